@@ -1,0 +1,45 @@
+# Every target does its own set-up; `make test` and `make demo` need nothing but root on Debian 12.
+SHELL := /bin/bash
+PYTHON ?= $(shell command -v /usr/bin/python3 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+CLANG ?= clang
+OBJECTS := $(patsubst bpf/%.bpf.c,bpf/objects/%.bpf.o,$(wildcard bpf/*.bpf.c))
+PACKAGES := clang libbpf-dev libbpf1 python3-venv iproute2 util-linux
+ARCH := $(shell uname -m | sed 's/x86_64/x86/;s/aarch64/arm64/')
+
+.PHONY: all setup objects lint format test unit demo clean
+
+all: setup
+
+# The system packages, only when one is missing.
+build/.packages: Makefile
+	@mkdir -p build
+	@dpkg -s $(PACKAGES) >/dev/null 2>&1 || \
+	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(PACKAGES) >build/apt.log 2>&1 || \
+	    { cat build/apt.log; exit 1; }; }
+	@touch $@
+
+$(BIN)/python: build/.packages setup.cfg pyproject.toml
+	@test -x $@ || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install -q --disable-pip-version-check -e '.[test]'
+	@touch $@
+
+bpf/objects/%.bpf.o: bpf/%.bpf.c $(wildcard bpf/*.h) build/.packages
+	@mkdir -p bpf/objects
+	$(CLANG) -g -O2 -Wall -Werror -target bpf -D__TARGET_ARCH_$(ARCH) -c $< -o $@
+
+objects: $(OBJECTS)
+setup: $(BIN)/python objects
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf build $(VENV) bpf/objects *.egg-info

@@ -1,0 +1,1 @@
+"""The service: daemon, discovery, streams, metrics, admin API and sitsctl."""

@@ -1,0 +1,1 @@
+"""Decisions: policy, signals, attribution, models, laws, guards, journal and the fast loop."""

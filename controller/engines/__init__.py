@@ -1,0 +1,1 @@
+"""How the controller reads and retunes an engine: the contract and its adapters."""

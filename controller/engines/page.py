@@ -1,0 +1,179 @@
+"""The stats page: what an engine shows of itself in shared memory, read without a round trip.
+
+A file of `PAGE_BYTES`, little endian, mapped by the engine for writing and by the agent for
+reading. A sequence lock guards it: the writer makes `sequence` odd, writes, makes it even; a
+reader whose two looks at `sequence` differ, or are odd, reads again. `docs/engine-protocol.md`
+gives the same table for other implementers; a writer on a weakly ordered CPU needs a release
+fence around its two writes of `sequence`.
+"""
+
+import mmap
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+MAGIC: Final = b"SITSPAGE"
+PAGE_VERSION: Final = 1
+STEP_SLOTS: Final = 64
+"""Steps kept: at 5 ms a step a reader that looks every 17 ms misses none."""
+
+_HEADER: Final = struct.Struct("<8sIIQ")
+_NOW: Final = struct.Struct("<17Q")
+_STEP: Final = struct.Struct("<6Q")
+_NOW_AT: Final = 64
+_STEPS_AT: Final = 256
+PAGE_BYTES: Final = 4096
+_SEQUENCE_AT: Final = 16
+_SEQUENCE: Final = struct.Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineNow:
+    """What the engine is doing, as of `updated_ns` (CLOCK_MONOTONIC).
+
+    `waiting_tokens` are prompt tokens not yet prefilled, of waiting and running requests;
+    `oldest_arrival_ns` is the arrival time (CLOCK_MONOTONIC) of the longest waiting request, 0 when
+    none waits. `kv_used` and `kv_total` are tokens. The `*_total` fields only grow. `epoch` is the
+    last one in force, 0 without a lease; `max_running` and `max_batched_tokens` are the values in
+    force now.
+    """
+
+    updated_ns: int = 0
+    steps: int = 0
+    waiting: int = 0
+    running: int = 0
+    waiting_tokens: int = 0
+    oldest_arrival_ns: int = 0
+    kv_used: int = 0
+    kv_total: int = 0
+    requests_total: int = 0
+    finished_total: int = 0
+    prompt_tokens_total: int = 0
+    generated_tokens_total: int = 0
+    preemptions_total: int = 0
+    epoch: int = 0
+    max_running: int = 0
+    max_batched_tokens: int = 0
+    lease_expiries_total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of an engine: what it computed and how long that took.
+
+    `decode_seqs` sequences got one token each, `prefill_tokens` prompt tokens were computed,
+    attention read `kv_tokens` cached tokens in all. `end_ns` is CLOCK_MONOTONIC.
+    """
+
+    index: int
+    end_ns: int
+    step_ns: int
+    prefill_tokens: int
+    decode_seqs: int
+    kv_tokens: int
+
+
+class PageError(ValueError):
+    """The file is not a stats page of a version this code reads."""
+
+
+class PageWriter:
+    """The engine's end. One writer a page; every method is O(1) and makes no system call."""
+
+    def __init__(self, path: Path) -> None:
+        """Make the page at `path`, replacing what is there."""
+        fresh = path.with_name(path.name + ".new")
+        fresh.write_bytes(bytes(PAGE_BYTES))
+        fresh.chmod(0o640)
+        with fresh.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), PAGE_BYTES)
+        _HEADER.pack_into(self._map, 0, MAGIC, PAGE_VERSION, PAGE_BYTES, 0)
+        self._sequence = 0
+        self.path = path
+        fresh.replace(path)
+
+    def write(self, now: EngineNow, step: Step | None = None) -> None:
+        """Publish `now`, and `step` if one has just ended."""
+        _SEQUENCE.pack_into(self._map, _SEQUENCE_AT, self._sequence + 1)
+        _NOW.pack_into(
+            self._map,
+            _NOW_AT,
+            now.updated_ns,
+            now.steps,
+            now.waiting,
+            now.running,
+            now.waiting_tokens,
+            now.oldest_arrival_ns,
+            now.kv_used,
+            now.kv_total,
+            now.requests_total,
+            now.finished_total,
+            now.prompt_tokens_total,
+            now.generated_tokens_total,
+            now.preemptions_total,
+            now.epoch,
+            now.max_running,
+            now.max_batched_tokens,
+            now.lease_expiries_total,
+        )
+        if step is not None:
+            _STEP.pack_into(
+                self._map,
+                _STEPS_AT + (step.index % STEP_SLOTS) * _STEP.size,
+                step.index,
+                step.end_ns,
+                step.step_ns,
+                step.prefill_tokens,
+                step.decode_seqs,
+                step.kv_tokens,
+            )
+        self._sequence += 2
+        _SEQUENCE.pack_into(self._map, _SEQUENCE_AT, self._sequence)
+
+    def close(self) -> None:
+        """Unmap the page and remove its file."""
+        self._map.close()
+        self.path.unlink(missing_ok=True)
+
+
+class PageReader:
+    """The agent's end."""
+
+    def __init__(self, path: Path) -> None:
+        """Map the page at `path`; `OSError` if it can't be, `PageError` if it is something else."""
+        with path.open("rb") as file:
+            if path.stat().st_size != PAGE_BYTES:
+                raise PageError(f"could not read stats page {path}: not {PAGE_BYTES} bytes long")
+            self._map = mmap.mmap(file.fileno(), PAGE_BYTES, prot=mmap.PROT_READ)
+        magic, version, size, _ = _HEADER.unpack_from(self._map, 0)
+        if magic != MAGIC or version != PAGE_VERSION or size != PAGE_BYTES:
+            self._map.close()
+            raise PageError(
+                f"could not read stats page {path}: expected {MAGIC.decode()} version"
+                f" {PAGE_VERSION}, found {magic!r} version {version}"
+            )
+
+    def read(self, after_step: int = 0, tries: int = 8) -> tuple[EngineNow, list[Step]] | None:
+        """What the engine does now and its steps with an index above `after_step`, oldest first.
+
+        None when the writer was in the way `tries` times running (or died while writing).
+        """
+        for _ in range(tries):
+            (before,) = _SEQUENCE.unpack_from(self._map, _SEQUENCE_AT)
+            if before & 1:
+                continue
+            now = EngineNow(*_NOW.unpack_from(self._map, _NOW_AT))
+            first = max(after_step + 1, now.steps - STEP_SLOTS + 1, 1)
+            steps = [
+                Step(*_STEP.unpack_from(self._map, _STEPS_AT + (i % STEP_SLOTS) * _STEP.size))
+                for i in range(first, now.steps + 1)
+            ]
+            (after,) = _SEQUENCE.unpack_from(self._map, _SEQUENCE_AT)
+            if before == after:
+                return now, steps
+        return None
+
+    def close(self) -> None:
+        """Unmap the page."""
+        self._map.close()

@@ -1,0 +1,1 @@
+"""The reference engine: a small continuous-batching server that really computes."""

@@ -1,0 +1,1 @@
+"""The demonstration: one node, one engine, a real trace and bad neighbours."""
