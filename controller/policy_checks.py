@@ -1,0 +1,115 @@
+"""What is wrong with a policy whose keys are each right: they are held against each other here."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from controller.policy_model import Controller, Engine, Match, Neighbour, Policy
+from controller.policy_tables import Problem, key_name
+from controller.policy_text import KeyPath
+
+LEASE_TICKS: Final = 3
+"""A lease outlives this many slow ticks, so that one late tick does not lose it."""
+
+
+def cross_problems(policy: Policy) -> Iterator[Problem]:
+    """Every contradiction in `policy`; each names in `also` the other keys it rests on."""
+    targets: list[tuple[KeyPath, Engine | Neighbour]] = [
+        *((("engines", item.name), item) for item in policy.engines),
+        *((("neighbours", item.name), item) for item in policy.neighbours),
+    ]
+    yield from _ticks(policy.controller)
+    yield from _names(policy)
+    yield from _matches(targets)
+    yield from _cgroups(policy)
+    yield from _sockets(policy)
+    yield from _ports(policy, targets)
+    if len(targets) > policy.agent.max_targets:
+        first_too_many, _ = targets[policy.agent.max_targets]
+        yield Problem(
+            ("agent", "max_targets"),
+            f"must be at least the number of engines and neighbours, {len(targets)},"
+            f" not {policy.agent.max_targets}",
+            (first_too_many,),
+        )
+
+
+def _ticks(loop: Controller) -> Iterator[Problem]:
+    tick: KeyPath = ("controller", "scheduler_tick_interval_ms")
+    if loop.fast_tick_interval_ms > loop.scheduler_tick_interval_ms:
+        yield Problem(
+            ("controller", "fast_tick_interval_ms"),
+            f"must be at most scheduler_tick_interval_ms, {loop.scheduler_tick_interval_ms:g},"
+            f" not {loop.fast_tick_interval_ms:g}",
+            (tick,),
+        )
+    shortest = LEASE_TICKS * loop.scheduler_tick_interval_ms
+    if loop.lease_ms < shortest:
+        yield Problem(
+            ("controller", "lease_ms"),
+            f"must be at least {LEASE_TICKS} × scheduler_tick_interval_ms, {shortest:g},"
+            f" not {loop.lease_ms}",
+            (tick,),
+        )
+
+
+def _names(policy: Policy) -> Iterator[Problem]:
+    engines = {engine.name for engine in policy.engines}
+    for neighbour in policy.neighbours:
+        if neighbour.name in engines:
+            yield Problem(
+                ("neighbours", neighbour.name),
+                f"engines.{neighbour.name} has the same name",
+            )
+
+
+def _matches(targets: list[tuple[KeyPath, Engine | Neighbour]]) -> Iterator[Problem]:
+    first_with: dict[Match, KeyPath] = {}
+    for path, target in targets:
+        first = first_with.setdefault(target.match, path)
+        if first != path:
+            yield Problem((*path, target.match.kind), f"{key_name(first)} is found the same way")
+
+
+def _cgroups(policy: Policy) -> Iterator[Problem]:
+    for engine in policy.engines:
+        if engine.match == Match("cgroup", "/") and not policy.agent.attach_root:
+            yield Problem(
+                ("engines", engine.name, "cgroup"),
+                "the root cgroup needs agent.attach_root = true",
+                (("agent", "attach_root"),),
+            )
+    for neighbour in policy.neighbours:
+        if neighbour.match.kind != "cgroup" or neighbour.each_child or not neighbour.limit:
+            continue
+        # A limit reaches everything below a cgroup, so it would hold the engine too.
+        for engine in policy.engines:
+            inside = str(engine.match.value).startswith(f"{neighbour.match.value}/")
+            if engine.match.kind == "cgroup" and inside:
+                yield Problem(
+                    ("neighbours", neighbour.name, "cgroup"),
+                    f"engines.{engine.name} runs inside it and would be limited with it",
+                    (("engines", engine.name, "cgroup"), ("neighbours", neighbour.name, "limit")),
+                )
+
+
+def _sockets(policy: Policy) -> Iterator[Problem]:
+    agents: KeyPath = ("agent", "admin_socket")
+    first_with = {policy.agent.admin_socket: agents}
+    for engine in policy.engines:
+        if engine.admin_socket is None:
+            continue
+        path = ("engines", engine.name, "admin_socket")
+        first = first_with.setdefault(engine.admin_socket, path)
+        if first != path:
+            yield Problem(path, f"{key_name(first)} is the same socket", (first,))
+
+
+def _ports(policy: Policy, targets: list[tuple[KeyPath, Engine | Neighbour]]) -> Iterator[Problem]:
+    _, metrics_port = policy.agent.metrics_endpoint
+    for path, target in targets:
+        if target.match == Match("port", metrics_port):
+            yield Problem(
+                (*path, "port"),
+                "agent.metrics_address has the same port",
+                (("agent", "metrics_address"),),
+            )

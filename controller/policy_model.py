@@ -1,0 +1,205 @@
+"""The policy as frozen dataclasses: every key with its unit, default, range and meaning."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from controller.policy_rules import (
+    address,
+    choice,
+    directory,
+    number,
+    socket_path,
+    split_address,
+    switch,
+    whole,
+)
+from controller.policy_tables import Key, plain_fields
+
+Mode = Literal["observe", "shadow", "control"]
+MatchKind = Literal["cgroup", "unit", "command", "port"]
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """How a target is found; `value` is an int for a port and a str for the other kinds."""
+
+    kind: MatchKind
+    value: str | int
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """What an engine owes each stream."""
+
+    ttft_ms: Annotated[
+        float, Key(number(1, 600_000, "ms"), "Longest time to first token of a good stream.")
+    ] = 2000.0
+    gap_ms: Annotated[
+        float, Key(number(1, 60_000, "ms"), "Longest gap between the chunks of a good stream.")
+    ] = 200.0
+    attainment: Annotated[
+        float, Key(number(0.5, 0.9999), "Share of streams that must be good.")
+    ] = 0.99
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How far the agent may favour an engine."""
+
+    cpu_weight_max: Annotated[
+        int,
+        Key(
+            whole(0, 10_000),
+            "Highest CPU weight (cgroup v2 scale, where 100 is normal) that the agent may give the"
+            " engine's cgroup; 0 means never touch it.",
+        ),
+    ] = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class KnobFloors:
+    """Values below which no knob is set, whatever the load."""
+
+    min_batched_tokens: Annotated[
+        int, Key(whole(1, 1_000_000, "tokens"), "Floor of the token budget of one step.")
+    ] = 64
+    min_running: Annotated[
+        int, Key(whole(1, 100_000, "requests"), "Floor of the number of requests running at once.")
+    ] = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """An engine: a serving process group, measured and, with `admin_socket`, retuned."""
+
+    name: str
+    match: Match
+    admin_socket: Annotated[
+        Path | None,
+        Key(
+            socket_path(),
+            "The engine's admin socket; without it the engine is measured, not retuned.",
+        ),
+    ] = None
+    slo: Slo = field(default_factory=Slo)
+    limits: Limits = field(default_factory=Limits)
+    knobs: KnobFloors = field(default_factory=KnobFloors)
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """Something that shares the machine with the engines and may be limited for their sake."""
+
+    name: str
+    match: Match
+    limit: Annotated[bool, Key(switch(), "Whether it may be limited at all.")] = True
+    min_cores: Annotated[
+        float, Key(number(0.01, 1024, "cores"), "The smallest CPU quota it is ever held to.")
+    ] = 0.05
+
+    @property
+    def each_child(self) -> bool:
+        """Whether the match means every child of a cgroup, each a neighbour of its own."""
+        return self.match.kind == "cgroup" and str(self.match.value).endswith("/*")
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """The service itself."""
+
+    metrics_address: Annotated[str, Key(address(), "Where Prometheus metrics are served.")] = (
+        "127.0.0.1:9464"
+    )
+    admin_socket: Annotated[Path, Key(socket_path(), "The socket that sitsctl talks to.")] = Path(
+        "/run/sits/admin.sock"
+    )
+    run_dir: Annotated[
+        Path, Key(directory(), "Where the undo list and the agent's own sockets live.")
+    ] = Path("/run/sits")
+    state_dir: Annotated[Path, Key(directory(), "Where the journal lives.")] = Path("/var/lib/sits")
+    pin_dir: Annotated[
+        Path,
+        Key(directory(), "Where BPF maps and links are pinned; must be on a BPF file system."),
+    ] = Path("/sys/fs/bpf/sits")
+    max_targets: Annotated[
+        int, Key(whole(1, 1024), "How many engines and neighbours are followed at once.")
+    ] = 64
+    discovery_interval_ms: Annotated[
+        int, Key(whole(100, 60_000, "ms"), "How often the agent looks for its targets.")
+    ] = 1000
+    attach_root: Annotated[
+        bool,
+        Key(
+            switch(),
+            "Whether stream programs may attach to the root cgroup, for an engine that has none of"
+            " its own.",
+        ),
+    ] = False
+
+    @property
+    def metrics_endpoint(self) -> tuple[str, int]:
+        """`metrics_address` as host (without brackets) and port."""
+        return split_address(self.metrics_address)
+
+
+@dataclass(frozen=True, slots=True)
+class Controller:
+    """The fast loop."""
+
+    scheduler_tick_interval_ms: Annotated[
+        float, Key(number(1, 1000, "ms"), "Period of the loop while backpressure is low.")
+    ] = 17.0
+    fast_tick_interval_ms: Annotated[
+        float, Key(number(1, 1000, "ms"), "Period of the loop under backpressure.")
+    ] = 9.0
+    backpressure_threshold: Annotated[
+        float, Key(number(0, 1), "Backpressure above which the loop runs at its fast period.")
+    ] = 0.7
+    lease_ms: Annotated[
+        int,
+        Key(
+            whole(50, 10_000, "ms"),
+            "How long an engine keeps a value that the agent no longer renews.",
+        ),
+    ] = 500
+    neighbour_pressure: Annotated[
+        float,
+        Key(
+            number(0, 1),
+            "Share of the engine's runnable time lost to neighbours above which they are the"
+            " cause.",
+        ),
+    ] = 0.10
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A whole policy; `Policy()` is the default, which watches nothing."""
+
+    mode: Annotated[
+        Mode,
+        Key(
+            choice("observe", "shadow", "control"),
+            "What the agent does: measure; decide and journal as well; or act on it too.",
+        ),
+    ] = "observe"
+    agent: Agent = field(default_factory=Agent)
+    controller: Controller = field(default_factory=Controller)
+    engines: tuple[Engine, ...] = ()
+    neighbours: tuple[Neighbour, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The policy in the shape of its file, every default written out, for JSON."""
+        return plain_fields(self) | {
+            "engines": {item.name: _target_fields(item) for item in self.engines},
+            "neighbours": {item.name: _target_fields(item) for item in self.neighbours},
+        }
+
+    def with_mode(self, mode: Mode) -> "Policy":
+        """This policy in another mode."""
+        return replace(self, mode=mode)
+
+
+def _target_fields(target: Engine | Neighbour) -> dict[str, Any]:
+    return {target.match.kind: target.match.value} | plain_fields(target)
