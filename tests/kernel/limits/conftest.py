@@ -1,0 +1,70 @@
+"""Real cgroups of the hierarchy that controls CPU on this machine, removed whatever happens."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from controller.limits import cgroup
+from controller.limits.cgroup import CgroupError, Group, Hierarchies
+
+MakeGroup = Callable[[str], Group]
+
+
+@pytest.fixture(scope="session")
+def hierarchies() -> Hierarchies:
+    found = cgroup.read_hierarchies()
+    if os.geteuid() != 0:
+        pytest.skip("making cgroups needs root")
+    if found.v2 is None and found.v1_cpu is None:
+        pytest.skip("no cgroup hierarchy is mounted")
+    return found
+
+
+@pytest.fixture
+def make_group(hierarchies: Hierarchies) -> Iterator[MakeGroup]:
+    """Makes a cgroup by name below one that is this test's own; parents must be made first."""
+    top = f"/sits-test-{uuid4().hex[:12]}"
+    mount = hierarchies.v1_cpu or hierarchies.v2
+    assert mount is not None
+    mount.directory(top).mkdir()
+    if hierarchies.v1_cpu is None:
+        _pass_on_cpu(mount.directory("/"))
+        _pass_on_cpu(mount.directory(top))
+
+    def make(name: str) -> Group:
+        directory = mount.directory(f"{top}/{name}")
+        directory.mkdir()
+        group = cgroup.cpu_group(hierarchies, f"{top}/{name}")
+        if group.version == 2:
+            _pass_on_cpu(directory)
+        return group
+
+    try:
+        yield make
+    finally:
+        for directory, _, _ in sorted(os.walk(mount.directory(top)), reverse=True):
+            _remove(Path(directory))
+
+
+def _pass_on_cpu(directory: Path) -> None:
+    file = directory / "cgroup.subtree_control"
+    if "cpu" not in cgroup.read(file).split():
+        cgroup.write(file, "+cpu")
+
+
+def _remove(directory: Path) -> None:
+    """The kernel lets go of a killed process's group a moment after its end."""
+    deadline = time.monotonic() + 5
+    while directory.exists():
+        with suppress(FileNotFoundError):
+            try:
+                directory.rmdir()
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    raise CgroupError(f"could not remove '{directory}': {error}") from error
+                time.sleep(0.01)
