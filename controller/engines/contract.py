@@ -6,7 +6,6 @@ specification for other implementers. This module is what both of our ends share
 """
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -80,20 +79,22 @@ class Knob:
         """Return `value` as this knob takes it, or raise `ContractError`."""
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise ContractError(
-                "bad_request", f"{self.name} must be a number, not {value!r}", self.name
-            )
-        if self.unit != "ratio" and value != int(value):
-            raise ContractError(
-                "bad_request", f"{self.name} must be a whole number of {self.unit}", self.name
+                "bad_request", f"{self.name} must be a number, not {value!r:.40}", self.name
             )
         if not self.minimum <= value <= self.maximum:
             raise ContractError(
                 "out_of_range",
                 f"{self.name} must be {self.minimum:g} to {self.maximum:g} {self.unit},"
-                f" not {value:g}",
+                f" not {value!r:.40}",
                 self.name,
             )
-        return value
+        if self.unit == "ratio":
+            return value
+        if value != int(value):
+            raise ContractError(
+                "bad_request", f"{self.name} must be a whole number of {self.unit}", self.name
+            )
+        return int(value)
 
     def as_dict(self) -> dict[str, Any]:
         """This knob as it stands in `hello`, without its name."""
@@ -163,7 +164,7 @@ def parse_hello(message: Mapping[str, Any]) -> Hello:
     if not isinstance(versions, list) or PROTOCOL_VERSION not in versions:
         raise ContractError(
             "bad_request",
-            f"protocol must be a list with {PROTOCOL_VERSION} in it, not {versions!r}",
+            f"protocol must be a list with {PROTOCOL_VERSION} in it, not {versions!r:.40}",
         )
     offered = _field(message, "knobs", dict)
     knobs = {}
@@ -188,7 +189,7 @@ def parse_hello(message: Mapping[str, Any]) -> Hello:
         instance=_field(message, "instance", str),
         pid=_field(message, "pid", int),
         knobs=knobs,
-        graph_sizes=tuple(int(size) for size in message.get("graph_sizes") or ()),
+        graph_sizes=_sizes(message.get("graph_sizes", [])),
         page=page if isinstance(page, str) else None,
         max_lease_ms=int(_number(message, "max_lease_ms", "max_lease_ms")),
     )
@@ -197,12 +198,20 @@ def parse_hello(message: Mapping[str, Any]) -> Hello:
 def _field(message: Mapping[str, Any], name: str, kind: type[T]) -> T:
     value = message.get(name)
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise ContractError("bad_request", f"{name} must be {kind.__name__}, not {value!r}")
+        raise ContractError("bad_request", f"{name} must be {kind.__name__}, not {value!r:.40}")
     return value
+
+
+def _sizes(value: object) -> tuple[int, ...]:
+    if not isinstance(value, list) or any(type(size) is not int for size in value):
+        raise ContractError(
+            "bad_request", f"graph_sizes must be a list of whole numbers, not {value!r:.40}"
+        )
+    return tuple(value)
 
 
 def _number(fields: Mapping[str, Any], key: str, path: str) -> float:
     value = fields.get(key)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
-        raise ContractError("bad_request", f"{path} must be a number, not {value!r}")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= 2**53:
+        raise ContractError("bad_request", f"{path} must be a number, not {value!r:.40}")
     return value

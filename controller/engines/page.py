@@ -82,7 +82,14 @@ class PageWriter:
     """The engine's end. One writer a page; every method is O(1) and makes no system call."""
 
     def __init__(self, path: Path) -> None:
-        """Make the page at `path`, replacing what is there."""
+        """Make the page at `path`, replacing an older page.
+
+        `PageError` if something else is there, `OSError` if it can't be made.
+        """
+        if path.exists():
+            with path.open("rb") as old:
+                if old.read(len(MAGIC)) != MAGIC:
+                    raise PageError(f"could not make stats page {path}: another file is there")
         fresh = path.with_name(path.name + ".new")
         fresh.write_bytes(bytes(PAGE_BYTES))
         fresh.chmod(0o640)
