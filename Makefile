@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 CLANG ?= clang
 OBJECTS := $(patsubst bpf/%.bpf.c,bpf/objects/%.bpf.o,$(wildcard bpf/*.bpf.c))
 PACKAGES := clang libbpf-dev libbpf1 python3-venv iproute2 util-linux
+MULTIARCH := $(shell uname -m)-linux-gnu
 ARCH := $(shell uname -m | sed 's/x86_64/x86/;s/aarch64/arm64/')
 
 .PHONY: all setup objects lint format test unit demo clean
@@ -27,7 +28,7 @@ $(BIN)/python: build/.packages setup.cfg pyproject.toml
 
 bpf/objects/%.bpf.o: bpf/%.bpf.c $(wildcard bpf/*.h) build/.packages
 	@mkdir -p bpf/objects
-	$(CLANG) -g -O2 -Wall -Werror -target bpf -D__TARGET_ARCH_$(ARCH) -c $< -o $@
+	$(CLANG) -g -O2 -Wall -Werror -target bpf -D__TARGET_ARCH_$(ARCH) -I/usr/include/$(MULTIARCH) -c $< -o $@
 
 objects: $(OBJECTS)
 setup: $(BIN)/python objects

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* The kernel types our programs read, as small as they can be: CO-RE moves each field to where the
+ * running kernel has it. Names after ___ are flavours of one type, for kernels that renamed it. */
+#ifndef SITS_KERNEL_H
+#define SITS_KERNEL_H
+
+#include <linux/bpf.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+
+typedef __u8 u8;
+typedef __u16 u16;
+typedef __u32 u32;
+typedef __u64 u64;
+typedef _Bool bool;
+#define true 1
+#define false 0
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct kernfs_node {
+	u64 id;
+};
+
+struct cgroup {
+	struct kernfs_node *kn;
+};
+
+struct cgroup_subsys_state {
+	struct cgroup *cgroup;
+};
+
+struct css_set {
+	struct cgroup_subsys_state *subsys[16];
+	struct cgroup *dfl_cgrp;
+};
+
+struct task_struct {
+	unsigned int __state;
+	int pid;
+	int tgid;
+	char comm[16];
+	struct css_set *cgroups;
+};
+
+/* before 5.14 the field was `state`, a signed long */
+struct task_struct___before_5_14 {
+	long state;
+};
+
+/* the kernel's own enumeration: only the value of this one name is asked for, by CO-RE */
+enum cgroup_subsys_id {
+	cpu_cgrp_id = 1,
+};
+
+struct sock {
+	int unused_by_us;
+};
+
+struct sk_buff {
+	char cb[48];
+};
+
+struct tcp_skb_cb {
+	union {
+		struct {
+			u16 tcp_gso_segs;
+		};
+	};
+};
+
+#pragma clang attribute pop
+
+#endif

@@ -1,0 +1,253 @@
+"""What crosses between the kernel and user space: bpf/layout.h, in Python.
+
+Struct formats are native; a test compares each with the object's BTF, so the two files cannot
+drift apart. A change to any of them needs a new `LAYOUT_VERSION`, so that pins of an older agent
+are replaced and not misread.
+"""
+
+import ipaddress
+import struct
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+from typing import Final
+
+from bpf.histogram import SLOTS
+
+LAYOUT_VERSION: Final = 1
+
+NAME_BYTES: Final = 64
+HEAD_BYTES: Final = 256
+
+TARGET: Final = struct.Struct(f"=4Q{NAME_BYTES}s")
+COUNTERS: Final = struct.Struct("=24Q")
+HEALTH: Final = struct.Struct("=8Q")
+HISTOGRAM: Final = struct.Struct(f"=Q{SLOTS}Q5Q")
+CULPRIT_KEY: Final = struct.Struct("=QII")
+CULPRIT: Final = struct.Struct("=QQ16s")
+STREAM: Final = struct.Struct("=8Q5I4HI16s")
+EVENT: Final = struct.Struct("=QII")
+EDGE: Final = struct.Struct("=QQII")
+
+
+class TargetKind(IntEnum):
+    """What a target is to us."""
+
+    ENGINE = 1
+    NEIGHBOUR = 2
+
+
+class EventKind(IntEnum):
+    """What an event on the ring tells."""
+
+    START = 1
+    FIRST = 2
+    END = 3
+
+
+class EndReason(IntEnum):
+    """Why a stream ended.
+
+    `COMPLETE`: its framing said so. `SERVER_CLOSED`: the engine closed before that.
+    `CLIENT_RESET`: the client gave up. `CLOSED`: the socket closed without either. `LOST`: the
+    bytes were not HTTP/1.1 as we know it, or left before we looked.
+    """
+
+    COMPLETE = 1
+    SERVER_CLOSED = 2
+    CLIENT_RESET = 3
+    CLOSED = 4
+    LOST = 5
+
+
+class StreamFlags(IntFlag):
+    """What a response's head said."""
+
+    CHUNKED = 1
+    EVENTS = 2
+    LENGTH = 4
+
+
+class EdgeKind(IntEnum):
+    """Which threshold was crossed."""
+
+    WAIT = 1
+    GAP = 2
+    TTFT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What one target did, over all CPUs. Every field only grows.
+
+    `wait_*` is run-queue delay: by tasks of the target itself (`self`), by others, or by nobody
+    (the rest: a sleeping CPU took time to wake). `waits_over` and `gaps_over` and `ttft_over`
+    crossed the target's thresholds. `ends_unstarted` streams ended before their first chunk.
+    """
+
+    run_ns: int = 0
+    wait_ns: int = 0
+    waits: int = 0
+    wait_self_ns: int = 0
+    wait_other_ns: int = 0
+    waits_over: int = 0
+    involuntary: int = 0
+    edge_ns: int = 0
+    requests: int = 0
+    responses: int = 0
+    first_chunks: int = 0
+    ttft_sum_ns: int = 0
+    ttft_over: int = 0
+    chunks: int = 0
+    gaps: int = 0
+    gap_sum_ns: int = 0
+    gaps_over: int = 0
+    body_bytes: int = 0
+    ends_complete: int = 0
+    ends_early: int = 0
+    ends_unstarted: int = 0
+    retransmits: int = 0
+    errors: int = 0
+    pad: int = 0
+
+    def since(self, earlier: "Counters") -> "Counters":
+        """What came after `earlier` was read."""
+        return Counters(
+            *(getattr(self, name) - getattr(earlier, name) for name in Counters.__slots__)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What our own limits cost, over all CPUs. Every field only grows."""
+
+    event_drops: int = 0
+    edge_drops: int = 0
+    storage_full: int = 0
+    lost_streams: int = 0
+    culprits_full: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """One request and its answer, as far as it has come. Times are CLOCK_MONOTONIC, 0: not yet.
+
+    `connection` is the socket's cookie, `number` counts the streams on it from 1.
+    """
+
+    connection: int
+    request_ns: int
+    head_ns: int
+    first_ns: int
+    last_ns: int
+    gap_sum_ns: int
+    gap_max_ns: int
+    body_bytes: int
+    number: int
+    slot: int
+    chunks: int
+    gaps_over: int
+    retransmits: int
+    status: int
+    flags: StreamFlags
+    local_port: int
+    remote_port: int
+    remote_address: str
+
+    @property
+    def ttft_ns(self) -> int | None:
+        """First byte of the request in to first data chunk out; None before that."""
+        return self.first_ns - self.request_ns if self.first_ns else None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something happened to a stream. `reason` is set at its end, `head` at its start."""
+
+    at_ns: int
+    kind: EventKind
+    reason: EndReason | None
+    stream: Stream
+    head: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A threshold was crossed at `at_ns`, by `value_ns`."""
+
+    at_ns: int
+    value_ns: int
+    slot: int
+    kind: EdgeKind
+
+
+_AF_INET6: Final = 10
+_HEAD_LEN: Final = struct.Struct("=II")
+
+
+def parse_stream(raw: bytes | memoryview) -> Stream:
+    """A `struct stream`."""
+    *numbers, family, address = STREAM.unpack(raw)
+    (
+        connection,
+        request_ns,
+        head_ns,
+        first_ns,
+        last_ns,
+        gap_sum_ns,
+        gap_max_ns,
+        body_bytes,
+        number,
+        slot,
+        chunks,
+        gaps_over,
+        retransmits,
+        status,
+        flags,
+        local_port,
+        remote_port,
+    ) = numbers
+    remote = (
+        ipaddress.IPv6Address(address)
+        if family == _AF_INET6
+        else ipaddress.IPv4Address(address[:4])
+    )
+    mapped = remote.ipv4_mapped if isinstance(remote, ipaddress.IPv6Address) else None
+    return Stream(
+        connection,
+        request_ns,
+        head_ns,
+        first_ns,
+        last_ns,
+        gap_sum_ns,
+        gap_max_ns,
+        body_bytes,
+        number,
+        slot,
+        chunks,
+        gaps_over,
+        retransmits,
+        status,
+        StreamFlags(flags),
+        local_port,
+        remote_port,
+        str(mapped or remote),
+    )
+
+
+def parse_event(raw: bytes) -> Event:
+    """A `struct event`, or a `struct start_event` when it is a start."""
+    at_ns, kind, reason = EVENT.unpack_from(raw)
+    stream_end = EVENT.size + STREAM.size
+    stream = parse_stream(raw[EVENT.size : stream_end])
+    head = b""
+    if kind == EventKind.START:
+        head_len, _ = _HEAD_LEN.unpack_from(raw, stream_end)
+        head_at = stream_end + _HEAD_LEN.size
+        head = raw[head_at : head_at + min(head_len, HEAD_BYTES)]
+    return Event(at_ns, EventKind(kind), EndReason(reason) if reason else None, stream, head)
+
+
+def parse_edge(raw: bytes) -> Edge:
+    """A `struct edge`."""
+    at_ns, value_ns, slot, kind = EDGE.unpack(raw)
+    return Edge(at_ns, value_ns, slot, EdgeKind(kind))

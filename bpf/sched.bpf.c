@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
+/* Run-queue delay: how long a watched task was runnable before it ran, and who held the CPU.
+ *
+ * All programs here run with interrupts off (the tracepoints sit under the run-queue lock), so a
+ * plain += on this CPU's own row loses nothing.
+ */
+#include "maps.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+/* set by the loader from the running kernel */
+const volatile bool have_task_storage = true;
+const volatile bool have_prev_state = true;
+const volatile bool cpu_on_v1 = false;
+
+/* what we know of one task; cgroup and generation say whether `slot` is still true */
+struct task_state {
+	u64 runnable_ns; /* 0: not waiting for a CPU */
+	u64 running_ns; /* 0: not on a CPU */
+	u64 cgroup;
+	u32 slot;
+	u32 generation;
+};
+
+/* a task's state lives and dies with the task (kernels from 5.12) */
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct task_state);
+} task_states SEC(".maps");
+
+/* the same where there is no task storage: by thread id, removed when the thread dies */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__type(key, u32);
+	__type(value, struct task_state);
+} task_states_by_pid SEC(".maps");
+
+/* cgroup id in the hierarchy that rules the CPU -> target */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 16384);
+	__type(key, u64);
+	__type(value, u32);
+} cpu_cgroups SEC(".maps");
+
+/* process id -> target, for targets that share their cgroup with others */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 16384);
+	__type(key, u32);
+	__type(value, u32);
+} processes SEC(".maps");
+
+/* [0]: raised by the agent whenever either of the two above changes */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, u64);
+} generation SEC(".maps");
+
+/* one histogram a target and CPU */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct histogram);
+} wait_histograms SEC(".maps");
+
+/* who held the CPU, the least recent forgotten when full */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct culprit_key);
+	__type(value, struct culprit);
+} culprits SEC(".maps");
+
+/* include/linux/sched.h since 4.14 (8ef9925b02c2): the thread's last switch */
+#define TASK_DEAD 0x80
+
+/* shorter waits are the scheduler's daily work, not worth naming a culprit for */
+#define BLAME_FROM_NS 100000
+
+static __always_inline u64 cpu_cgroup_of(struct task_struct *task)
+{
+	/* on v1 the hierarchy that holds the cpu controller counts, not the (often empty) v2 tree */
+	if (cpu_on_v1) {
+		u32 cpu = bpf_core_enum_value(enum cgroup_subsys_id, cpu_cgrp_id);
+		struct cgroup_subsys_state *css = NULL;
+
+		bpf_core_read(&css, sizeof(css), &task->cgroups->subsys[cpu & 15]);
+		return BPF_CORE_READ(css, cgroup, kn, id);
+	}
+	return task->cgroups->dfl_cgrp->kn->id;
+}
+
+static __always_inline struct task_state *state_of(struct task_struct *task)
+{
+	if (have_task_storage) {
+		return bpf_task_storage_get(&task_states, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	} else {
+		struct task_state fresh = {};
+		struct task_state *state;
+		u32 pid = task->pid;
+
+		state = bpf_map_lookup_elem(&task_states_by_pid, &pid);
+		if (state)
+			return state;
+		bpf_map_update_elem(&task_states_by_pid, &pid, &fresh, BPF_NOEXIST);
+		return bpf_map_lookup_elem(&task_states_by_pid, &pid);
+	}
+}
+
+/* The target a task belongs to, 0 for none. Looked up again only when the task changed its cgroup
+ * or the agent changed the targets. */
+static __always_inline u32 slot_of(struct task_struct *task, struct task_state *state)
+{
+	u64 cgroup = cpu_cgroup_of(task);
+	u32 zero = 0, tgid = task->tgid;
+	u64 *now_at;
+	u32 *slot;
+
+	now_at = bpf_map_lookup_elem(&generation, &zero);
+	if (!now_at)
+		return 0;
+	if (state->cgroup == cgroup && state->generation == (u32)*now_at)
+		return state->slot;
+	slot = bpf_map_lookup_elem(&processes, &tgid);
+	if (!slot)
+		slot = bpf_map_lookup_elem(&cpu_cgroups, &cgroup);
+	/* a stamp from before belongs to another target, or to none */
+	state->runnable_ns = 0;
+	state->running_ns = 0;
+	state->cgroup = cgroup;
+	state->generation = *now_at;
+	state->slot = slot && *slot < max_targets ? *slot : 0;
+	return state->slot;
+}
+
+static __always_inline void became_runnable(struct task_struct *task)
+{
+	struct task_state *state = state_of(task);
+
+	if (!state) {
+		struct health *h = health_here();
+
+		if (h)
+			ADD(h->storage_full, 1);
+		return;
+	}
+	if (slot_of(task, state))
+		state->runnable_ns = bpf_ktime_get_ns();
+}
+
+static __always_inline void blame(struct task_struct *holder, u32 slot, u64 wait)
+{
+	struct culprit_key key = { .slot = slot, .cgroup = cpu_cgroup_of(holder) };
+	struct culprit *culprit = bpf_map_lookup_elem(&culprits, &key);
+
+	if (!culprit) {
+		struct culprit fresh = {};
+
+		bpf_probe_read_kernel_str(fresh.comm, sizeof(fresh.comm), holder->comm);
+		bpf_map_update_elem(&culprits, &key, &fresh, BPF_NOEXIST);
+		culprit = bpf_map_lookup_elem(&culprits, &key);
+		if (!culprit) {
+			struct health *h = health_here();
+
+			if (h)
+				ADD(h->culprits_full, 1);
+			return;
+		}
+	}
+	ADD(culprit->wait_ns, wait);
+	ADD(culprit->waits, 1);
+}
+
+static __always_inline void left_cpu(struct task_struct *task, bool runnable, u64 now)
+{
+	struct task_state *state = state_of(task);
+	struct counters *c;
+	u32 slot;
+
+	if (!state)
+		return;
+	slot = slot_of(task, state);
+	if (!slot)
+		return;
+	c = counters_of(slot);
+	if (c) {
+		if (state->running_ns)
+			c->run_ns += now - state->running_ns;
+		c->involuntary += runnable;
+	}
+	state->running_ns = 0;
+	/* also clears a stamp from a wake-up that found the task still running */
+	state->runnable_ns = runnable ? now : 0;
+}
+
+static __always_inline void came_on_cpu(struct task_struct *task, struct task_struct *holder, u64 now)
+{
+	struct task_state *state = state_of(task);
+	struct task_state *holder_state;
+	struct histogram *h;
+	struct counters *c;
+	struct target *target;
+	u32 slot, bucket;
+	u64 wait;
+
+	if (!state)
+		return;
+	slot = slot_of(task, state);
+	if (!slot)
+		return;
+	state->running_ns = now;
+	if (!state->runnable_ns)
+		return;
+	wait = now - state->runnable_ns;
+	state->runnable_ns = 0;
+
+	c = counters_of(slot);
+	h = bpf_map_lookup_elem(&wait_histograms, &slot);
+	target = bpf_map_lookup_elem(&targets, &slot);
+	if (!c || !h || !target)
+		return;
+	c->wait_ns += wait;
+	c->waits++;
+	h->sum_ns += wait;
+	bucket = histogram_slot(wait);
+	if (bucket < HIST_SLOTS)
+		h->slots[bucket]++;
+
+	if (holder->pid) { /* an idle CPU was held by nobody */
+		holder_state = state_of(holder);
+		if (holder_state && holder_state->slot == slot) {
+			c->wait_self_ns += wait;
+		} else {
+			c->wait_other_ns += wait;
+			if (wait >= BLAME_FROM_NS)
+				blame(holder, slot, wait);
+		}
+	}
+	if (target->wait_edge_ns && wait >= target->wait_edge_ns) {
+		c->waits_over++;
+		raise_edge(c, slot, EDGE_WAIT, now, wait);
+	}
+}
+
+/* a sleeping task became runnable: stamp it */
+SEC("tp_btf/sched_wakeup")
+int BPF_PROG(wakeup, struct task_struct *task)
+{
+	became_runnable(task);
+	return 0;
+}
+
+/* a new task became runnable for the first time */
+SEC("tp_btf/sched_wakeup_new")
+int BPF_PROG(wakeup_new, struct task_struct *task)
+{
+	became_runnable(task);
+	return 0;
+}
+
+static __always_inline long state_field(struct task_struct *task)
+{
+	struct task_struct___before_5_14 *old = (void *)task;
+
+	/* renamed and retyped by 2f064a59a11f ("sched: Change task_struct::state") */
+	if (bpf_core_field_exists(task->__state))
+		return BPF_CORE_READ(task, __state);
+	return BPF_CORE_READ(old, state);
+}
+
+/* one task leaves the CPU, another comes on */
+SEC("tp_btf/sched_switch")
+int switch_tasks(u64 *ctx)
+{
+	bool preempt = ctx[0];
+	struct task_struct *prev = (void *)ctx[1];
+	struct task_struct *next = (void *)ctx[2];
+	u64 now = bpf_ktime_get_ns();
+	long prev_state;
+
+	/* The tracepoint's own copy is exact; the field may already say what a waker wrote since
+	 * (fa2c3254d7cf, "sched/tracing: Don't re-read p->state"). Preempted means runnable whatever
+	 * the state says. */
+	if (have_prev_state)
+		prev_state = (u32)ctx[3];
+	else
+		prev_state = state_field(prev);
+	if (prev->pid)
+		left_cpu(prev, preempt || prev_state == 0, now);
+	if (next->pid)
+		came_on_cpu(next, prev, now);
+	if (!have_task_storage && prev_state & TASK_DEAD) {
+		u32 pid = prev->pid;
+
+		bpf_map_delete_elem(&task_states_by_pid, &pid);
+	}
+	return 0;
+}

@@ -1,0 +1,539 @@
+// SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
+/* The life of every stream, from the packets of the engine's own cgroup: request in, response
+ * head, data chunks and the gaps between them, end.
+ *
+ * Packets out of one socket pass under its lock, so its storage has one writer at a time; a request
+ * comes in only after the response before it went out. Every path lets the packet through.
+ */
+#include "connection.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+#define PASS 1
+#define TCP 6
+#define TCP_CLOSE 7
+#define FIN 0x01
+#define RST 0x04
+
+/* v2 cgroup id -> target */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 16384);
+	__type(key, u64);
+	__type(value, u32);
+} stream_cgroups SEC(".maps");
+
+/* listening port -> target: which sockets serve, and whose they are where a cgroup is shared */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 4096);
+	__type(key, u32);
+	__type(value, u32);
+} ports SEC(".maps");
+
+/* stream starts, first chunks and ends, for the agent */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1024 * 1024);
+} events SEC(".maps");
+
+/* one histogram a target and CPU: request in to first data chunk out */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct histogram);
+} ttft_histograms SEC(".maps");
+
+/* one histogram a target and CPU: between data chunks of one stream */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct histogram);
+} gap_histograms SEC(".maps");
+
+static __always_inline void dropped(void)
+{
+	struct health *h = health_here();
+
+	if (h)
+		ADD(h->event_drops, 1);
+}
+
+static __always_inline void observe(void *map, u32 slot, u64 ns)
+{
+	struct histogram *h = bpf_map_lookup_elem(map, &slot);
+	u32 bucket = histogram_slot(ns);
+
+	if (!h || bucket >= HIST_SLOTS)
+		return;
+	ADD(h->sum_ns, ns);
+	ADD(h->slots[bucket], 1);
+}
+
+static __always_inline void tell(struct connection *c, u32 kind, u32 reason, u64 now)
+{
+	struct event *e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
+
+	if (!e) {
+		dropped();
+		return;
+	}
+	e->at_ns = now;
+	e->kind = kind;
+	e->reason = reason;
+	e->stream = c->stream;
+	bpf_ringbuf_submit(e, 0);
+}
+
+static __always_inline void end_stream(struct connection *c, u32 reason, u64 now)
+{
+	struct counters *n = counters_of(c->stream.slot);
+
+	if (n) {
+		if (reason == END_COMPLETE)
+			ADD(n->ends_complete, 1);
+		else
+			ADD(n->ends_early, 1);
+		ADD(n->body_bytes, c->stream.body_bytes);
+		if (!c->stream.first_ns && c->stream.flags & STREAM_EVENTS)
+			ADD(n->ends_unstarted, 1);
+	}
+	tell(c, EVENT_END, reason, now);
+	c->stream.request_ns = 0;
+}
+
+static __always_inline void first_chunk(struct connection *c, struct counters *n, u64 now)
+{
+	struct target *target = bpf_map_lookup_elem(&targets, &c->stream.slot);
+	u64 ttft = now - c->stream.request_ns;
+
+	c->stream.first_ns = now;
+	ADD(n->first_chunks, 1);
+	ADD(n->ttft_sum_ns, ttft);
+	observe(&ttft_histograms, c->stream.slot, ttft);
+	if (target && target->ttft_slo_ns && ttft > target->ttft_slo_ns) {
+		ADD(n->ttft_over, 1);
+		raise_edge(n, c->stream.slot, EDGE_TTFT, now, ttft);
+	}
+	tell(c, EVENT_FIRST, 0, now);
+}
+
+static __always_inline void next_chunk(struct connection *c, struct counters *n, u64 now)
+{
+	struct target *target = bpf_map_lookup_elem(&targets, &c->stream.slot);
+	u64 gap = now - c->stream.last_ns;
+
+	ADD(n->gaps, 1);
+	ADD(n->gap_sum_ns, gap);
+	c->stream.gap_sum_ns += gap;
+	if (gap > c->stream.gap_max_ns)
+		c->stream.gap_max_ns = gap;
+	observe(&gap_histograms, c->stream.slot, gap);
+	if (target && target->gap_slo_ns && gap > target->gap_slo_ns) {
+		c->stream.gaps_over++;
+		ADD(n->gaps_over, 1);
+		raise_edge(n, c->stream.slot, EDGE_GAP, now, gap);
+	}
+}
+
+/* A chunk's last byte left: from here on the user can have it. */
+static __always_inline void chunk_done(struct connection *c, u64 now)
+{
+	struct counters *n = counters_of(c->stream.slot);
+
+	if (!n)
+		return;
+	c->stream.chunks++;
+	ADD(n->chunks, 1);
+	if (c->stream.flags & STREAM_EVENTS) {
+		if (c->stream.first_ns)
+			next_chunk(c, n, now);
+		else
+			first_chunk(c, n, now);
+	}
+	c->stream.last_ns = now;
+}
+
+static __always_inline void head_done(struct connection *c, u64 now)
+{
+	struct counters *n = counters_of(c->stream.slot);
+
+	c->stream.head_ns = now;
+	c->stream.status = c->follow.status;
+	c->stream.flags = c->follow.flags & (STREAM_CHUNKED | STREAM_EVENTS | STREAM_LENGTH);
+	if (!n)
+		return;
+	ADD(n->responses, 1);
+	if (c->stream.status >= 400)
+		ADD(n->errors, 1);
+}
+
+/* A function of its own to the verifier: checked once, not once for each byte of a window. */
+__noinline int note(struct connection *c, u32 happened, u64 now)
+{
+	struct health *h;
+
+	if (!c)
+		return 0;
+	switch (happened) {
+	case HEAD_DONE:
+		head_done(c, now);
+		/* a body that is empty ends with its head */
+		if (c->follow.phase == PHASE_BODY && !c->follow.left) {
+			c->follow.phase = PHASE_IDLE;
+			end_stream(c, END_COMPLETE, now);
+		}
+		break;
+	case CHUNK_DONE:
+		chunk_done(c, now);
+		break;
+	case RESPONSE_DONE:
+		end_stream(c, END_COMPLETE, now);
+		break;
+	case LOST_TRACK:
+		h = health_here();
+		if (h)
+			ADD(h->lost_streams, 1);
+		end_stream(c, END_LOST, now);
+		break;
+	}
+	return 0;
+}
+
+/* A function of its own for the same reason. */
+__noinline u32 follow_byte(struct follow *f, u8 byte)
+{
+	return f ? framing_byte(f, byte) : NOTHING;
+}
+
+/* a packet's bytes, from `at` to `end`, as far as they are followed */
+struct walk {
+	struct __sk_buff *skb;
+	struct connection *connection;
+	u64 now;
+	u32 at;
+	u32 end;
+};
+
+#define WINDOW 16
+
+/* One jump over payload, or one window of framing. Returns 1 when the packet is through. */
+static __always_inline long step(struct walk *w)
+{
+	struct connection *c = w->connection;
+	struct follow *f = &c->follow;
+	u64 bytes[WINDOW / 8] = {};
+	u32 happened, i;
+	u64 n; /* 64 bits wide: the verifier loses the bounds of a narrower copy */
+	u8 byte;
+
+	if (w->at >= w->end || is_rest(f->phase))
+		return 1;
+	n = w->end - w->at;
+	if (is_jump(f->phase)) {
+		n = jump(f, n, &happened);
+		c->stream.body_bytes += n;
+		w->at += n;
+		if (happened)
+			note(c, happened, w->now);
+		return 0;
+	}
+	if (n > WINDOW)
+		n = WINDOW;
+	barrier_var(n); /* keeps the bounds the verifier needs for a length it does not know */
+	if (n < 1 || n > WINDOW || bpf_skb_load_bytes(w->skb, w->at, bytes, n))
+		return 1;
+	for (i = 0; i < WINDOW; i++) {
+		if (i >= n || is_jump(f->phase) || is_rest(f->phase))
+			break;
+		/* shifted out byte by byte: no index into the stack that the verifier must bound */
+		byte = bytes[0];
+		bytes[0] = bytes[0] >> 8 | bytes[1] << 56;
+		bytes[1] >>= 8;
+		c->stream.body_bytes += f->phase == PHASE_MARK;
+		w->at++;
+		happened = follow_byte(f, byte);
+		if (happened) {
+			note(c, happened, w->now);
+			break;
+		}
+	}
+	return 0;
+}
+
+static long step_in_loop(u32 index, struct walk *w)
+{
+	return step(w);
+}
+
+/* The headers of a TCP packet as cgroup_skb shows it: from the IP header on. */
+struct segment {
+	u32 payload_at;
+	u32 payload_len;
+	u32 seq;
+	u8 flags;
+};
+
+static __always_inline bool parse_segment(struct __sk_buff *skb, struct segment *s)
+{
+	u8 tcp[14], first, protocol;
+	u32 ip_len;
+
+	if (bpf_skb_load_bytes(skb, 0, &first, 1))
+		return false;
+	if (first >> 4 == 4) {
+		ip_len = (first & 15) * 4;
+		if (bpf_skb_load_bytes(skb, 9, &protocol, 1))
+			return false;
+	} else {
+		/* extension headers do not occur on a server's TCP in practice */
+		ip_len = 40;
+		if (bpf_skb_load_bytes(skb, 6, &protocol, 1))
+			return false;
+	}
+	if (protocol != TCP || bpf_skb_load_bytes(skb, ip_len, tcp, sizeof(tcp)))
+		return false;
+	s->seq = (u32)tcp[4] << 24 | (u32)tcp[5] << 16 | (u32)tcp[6] << 8 | tcp[7];
+	s->flags = tcp[13];
+	s->payload_at = ip_len + (tcp[12] >> 4) * 4;
+	s->payload_len = skb->len > s->payload_at ? skb->len - s->payload_at : 0;
+	return true;
+}
+
+/* The connection that this packet of an engine belongs to, if one is followed. */
+static __always_inline struct connection *connection_of(struct __sk_buff *skb, struct bpf_sock **sk)
+{
+	struct bpf_sock *any = skb->sk;
+
+	if (!any)
+		return NULL;
+	*sk = bpf_sk_fullsock(any);
+	if (!*sk)
+		return NULL;
+	return bpf_sk_storage_get(&connections, *sk, NULL, 0);
+}
+
+/* The engine this socket serves for, 0 for none: it must listen there and be in its cgroup. */
+static __always_inline u32 server_of(struct __sk_buff *skb, struct bpf_sock *sk)
+{
+	u64 cgroup = bpf_skb_cgroup_id(skb);
+	u32 port = sk->src_port;
+	u32 *by_cgroup, *by_port;
+
+	by_port = bpf_map_lookup_elem(&ports, &port);
+	if (!by_port)
+		return 0;
+	by_cgroup = bpf_map_lookup_elem(&stream_cgroups, &cgroup);
+	if (by_cgroup && *by_cgroup != *by_port)
+		return 0;
+	return *by_port < max_targets ? *by_port : 0;
+}
+
+static __always_inline void begin_stream(struct __sk_buff *skb, struct connection *c,
+					 struct segment *s, u64 now)
+{
+	struct start_event *e;
+	struct counters *n;
+	u64 len = s->payload_len; /* 64 bits wide: the verifier loses the bounds of a narrower copy */
+
+	begin_response(&c->follow);
+	c->stream.number++;
+	c->stream.request_ns = now;
+	c->stream.head_ns = 0;
+	c->stream.first_ns = 0;
+	c->stream.last_ns = 0;
+	c->stream.gap_sum_ns = 0;
+	c->stream.gap_max_ns = 0;
+	c->stream.body_bytes = 0;
+	c->stream.chunks = 0;
+	c->stream.gaps_over = 0;
+	c->stream.retransmits = 0;
+	c->stream.status = 0;
+	c->stream.flags = 0;
+
+	n = counters_of(c->stream.slot);
+	if (n)
+		ADD(n->requests, 1);
+	e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
+	if (!e) {
+		dropped();
+		return;
+	}
+	e->event.at_ns = now;
+	e->event.kind = EVENT_START;
+	e->event.reason = 0;
+	e->event.stream = c->stream;
+	e->pad = 0;
+	if (len > HEAD_BYTES)
+		len = HEAD_BYTES;
+	barrier_var(len);
+	__builtin_memset(e->head, 0, sizeof(e->head));
+	if (len < 1 || len > HEAD_BYTES || bpf_skb_load_bytes(skb, s->payload_at, e->head, len))
+		len = 0;
+	e->head_len = len;
+	bpf_ringbuf_submit(e, 0);
+}
+
+static __always_inline bool is_post(struct __sk_buff *skb, struct segment *s)
+{
+	u8 b[5];
+
+	if (s->payload_len < sizeof(b) || bpf_skb_load_bytes(skb, s->payload_at, b, sizeof(b)))
+		return false;
+	return b[0] == 'P' && b[1] == 'O' && b[2] == 'S' && b[3] == 'T' && b[4] == ' ';
+}
+
+static __always_inline struct connection *new_connection(struct __sk_buff *skb, struct bpf_sock *sk)
+{
+	struct connection *c;
+	u32 slot = server_of(skb, sk);
+	u16 remote_port;
+
+	if (!slot)
+		return NULL;
+	c = bpf_sk_storage_get(&connections, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!c) {
+		struct health *h = health_here();
+
+		if (h)
+			ADD(h->storage_full, 1);
+		return NULL;
+	}
+	remote_port = sk->dst_port;
+	c->stream.slot = slot;
+	c->stream.connection = bpf_get_socket_cookie(skb);
+	c->stream.local_port = sk->src_port;
+	c->stream.remote_port = bpf_ntohs(remote_port);
+	c->stream.family = sk->family;
+	if (sk->family == 2) {
+		c->stream.remote_ip[0] = sk->dst_ip4;
+	} else {
+		c->stream.remote_ip[0] = sk->dst_ip6[0];
+		c->stream.remote_ip[1] = sk->dst_ip6[1];
+		c->stream.remote_ip[2] = sk->dst_ip6[2];
+		c->stream.remote_ip[3] = sk->dst_ip6[3];
+	}
+	return c;
+}
+
+/* Requests, and clients that give up. */
+SEC("cgroup_skb/ingress")
+int stream_in(struct __sk_buff *skb)
+{
+	struct bpf_sock *sk = NULL;
+	struct connection *c = connection_of(skb, &sk);
+	struct segment s = {};
+	u64 now;
+
+	if (!sk || !parse_segment(skb, &s))
+		return PASS;
+	if (c && s.flags & RST && c->stream.request_ns) {
+		c->follow.phase = PHASE_LOST;
+		end_stream(c, END_CLIENT_RESET, bpf_ktime_get_ns());
+		return PASS;
+	}
+	if (!s.payload_len)
+		return PASS;
+	if (c && c->in_known && (int)(s.seq + s.payload_len - c->in_next) <= 0)
+		return PASS; /* sent again by the client */
+	if ((!c || c->follow.phase == PHASE_IDLE) && is_post(skb, &s)) {
+		now = bpf_ktime_get_ns();
+		if (!c)
+			c = new_connection(skb, sk);
+		if (!c)
+			return PASS;
+		begin_stream(skb, c, &s, now);
+	}
+	if (c) {
+		c->in_next = s.seq + s.payload_len;
+		c->in_known = 1;
+	}
+	return PASS;
+}
+
+static __always_inline bool begin_walk(struct __sk_buff *skb, struct walk *w, struct segment *s)
+{
+	struct bpf_sock *sk = NULL;
+	struct connection *c = connection_of(skb, &sk);
+	u32 skip = 0;
+
+	if (!c || !parse_segment(skb, s))
+		return false;
+	w->skb = skb;
+	w->connection = c;
+	w->now = bpf_ktime_get_ns();
+	w->end = s->payload_at + s->payload_len;
+	if (c->out_known) {
+		/* bytes before out_next are a retransmission */
+		skip = c->out_next - s->seq;
+		if ((int)skip < 0) {
+			/* a hole: bytes that left before we looked */
+			c->follow.phase = PHASE_LOST;
+			skip = 0;
+		}
+		if (skip > s->payload_len)
+			skip = s->payload_len;
+	}
+	w->at = s->payload_at + skip;
+	if (w->at < w->end) {
+		c->out_next = s->seq + s->payload_len;
+		c->out_known = 1;
+	}
+	return true;
+}
+
+static __always_inline void end_walk(struct walk *w, struct segment *s)
+{
+	struct connection *c = w->connection;
+
+	if (w->at < w->end && !is_rest(c->follow.phase)) {
+		/* more chunks in one packet than a walk may take */
+		note(c, lose(&c->follow), w->now);
+		return;
+	}
+	if (!c->stream.request_ns || !(s->flags & (FIN | RST)))
+		return;
+	if (c->follow.phase == PHASE_UNTIL_CLOSE && !(s->flags & RST))
+		end_stream(c, END_COMPLETE, w->now);
+	else if (c->follow.phase != PHASE_TRAILER)
+		end_stream(c, END_SERVER_CLOSED, w->now);
+	c->follow.phase = PHASE_LOST;
+}
+
+/* 64 KiB, the largest packet there is, hold fewer steps than this: the shortest chunk has 6 bytes,
+ * two steps each */
+#define STEPS_MAX 24576
+
+/* Responses: as many chunks as a packet can hold (bpf_loop: kernels from 5.17). */
+SEC("cgroup_skb/egress")
+int stream_out(struct __sk_buff *skb)
+{
+	struct segment s = {};
+	struct walk w = {};
+
+	if (!begin_walk(skb, &w, &s))
+		return PASS;
+	bpf_loop(STEPS_MAX, step_in_loop, &w, 0);
+	end_walk(&w, &s);
+	return PASS;
+}
+
+/* A socket that closes without a word: a client that vanished, an engine that was killed. */
+SEC("tp_btf/inet_sock_set_state")
+int BPF_PROG(stream_close, const struct sock *sk, int old_state, int new_state)
+{
+	struct connection *c;
+
+	if (new_state != TCP_CLOSE)
+		return 0;
+	c = bpf_sk_storage_get(&connections, (void *)sk, NULL, 0);
+	if (c && c->stream.request_ns) {
+		c->follow.phase = PHASE_LOST;
+		end_stream(c, END_CLOSED, bpf_ktime_get_ns());
+	}
+	return 0;
+}
