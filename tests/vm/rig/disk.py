@@ -5,6 +5,7 @@ No mount and no loop device is needed for either, so none can be left behind.
 
 import shutil
 import tarfile
+from contextlib import suppress
 from pathlib import Path
 
 from tests.vm.rig.command import RigError, run
@@ -36,24 +37,20 @@ def blank(image: Path) -> None:
         disk.truncate(RESULTS_BYTES)
 
 
-def unpack(image: Path, into: Path) -> bool:
-    """Unpack the tar that the guest wrote to a raw disk; return whether there was a whole one.
+def unpack(image: Path, into: Path) -> None:
+    """Unpack the tar that the guest wrote to a raw disk, as far as it got with it.
 
     Only directories and plain files are taken, and none outside `into`: the guest is not trusted.
     """
     base = into.resolve()
-    try:
-        with tarfile.open(image, "r:") as tar:
-            for member in tar:
-                path = (base / member.name).resolve()
-                if not path.is_relative_to(base):
-                    continue
-                if member.isdir():
-                    path.mkdir(parents=True, exist_ok=True)
-                elif content := tar.extractfile(member) if member.isfile() else None:
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    with path.open("wb") as out:
-                        shutil.copyfileobj(content, out)
-    except tarfile.ReadError:
-        return False
-    return True
+    with suppress(tarfile.ReadError), tarfile.open(image, "r:") as tar:
+        for member in tar:
+            path = (base / member.name).resolve()
+            if not path.is_relative_to(base):
+                continue
+            if member.isdir():
+                path.mkdir(parents=True, exist_ok=True)
+            elif content := tar.extractfile(member) if member.isfile() else None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with path.open("wb") as out:
+                    shutil.copyfileobj(content, out)

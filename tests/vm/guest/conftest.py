@@ -1,0 +1,91 @@
+"""What the guest's tests share: cgroups of their own, and processes that use the CPU in them."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+ROOT = Path("/sys/fs/cgroup")
+
+MakeCgroup = Callable[[str], Path]
+Burn = Callable[[Path], "subprocess.Popen[bytes]"]
+
+
+def wait_until(true: Callable[[], bool], what: str, within_s: float = 30) -> None:
+    """Return once a condition holds; fail when it does not within a generous bound."""
+    until = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < until, f"{what}: not within {within_s} s"
+        time.sleep(0.05)
+
+
+def members(group: Path) -> list[int]:
+    """Return the processes in a cgroup, those below it included."""
+    return [int(pid) for at in group.rglob("cgroup.procs") for pid in at.read_text().split()]
+
+
+def remove(group: Path) -> None:
+    """Kill what runs in a cgroup and below, then remove it."""
+
+    def empty() -> bool:
+        for pid in members(group):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return not members(group)
+
+    wait_until(empty, f"kill the processes in {group}")
+    for below in sorted(group.rglob("*/"), reverse=True):
+        below.rmdir()
+    group.rmdir()
+
+
+@pytest.fixture
+def make_cgroup() -> Iterator[MakeCgroup]:
+    """Make cgroups with the cpu controller: `make("a/b")` gives b below a, on its own branch."""
+    (ROOT / "cgroup.subtree_control").write_text("+cpu")
+    top = ROOT / "tests"
+    top.mkdir()
+    (top / "cgroup.subtree_control").write_text("+cpu")
+
+    def make(name: str) -> Path:
+        group = top
+        for part in name.split("/"):
+            if group != top:
+                (group / "cgroup.subtree_control").write_text("+cpu")
+            group /= part
+            group.mkdir(exist_ok=True)
+        return group
+
+    yield make
+    remove(top)
+
+
+@pytest.fixture
+def burn() -> Iterator[Burn]:
+    """Start processes that use all the CPU they can get, all on CPU 0, in a given cgroup."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(group: Path) -> subprocess.Popen[bytes]:
+        loop = 'echo $$ >"$1"; while :; do :; done'
+        process = subprocess.Popen(
+            ["taskset", "-c", "0", "sh", "-c", loop, "burn", str(group / "cgroup.procs")]
+        )
+        started.append(process)
+        wait_until(lambda: process.pid in members(group), "a burning process in its cgroup")
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def cpu_stat(group: Path) -> dict[str, int]:
+    """Return a cgroup's cpu.stat."""
+    lines = (group / "cpu.stat").read_text().splitlines()
+    return {name: int(value) for name, value in (line.split() for line in lines)}
