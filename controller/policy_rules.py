@@ -133,12 +133,14 @@ def cgroup(*, children: bool) -> Rule:
 
     def read(value: object) -> str:
         text = _text(value)
-        path = text.removesuffix("/*") or "/" if children else text
+        path = text
+        if children and text.endswith("/*") and text != "//*":
+            path = text[:-2] or "/"
+        elif children and text == "/":
+            raise ValueError("the root cgroup holds the engines too")
         parts = path.split("/")[1:]
         if not path.startswith("/") or "*" in path:
             raise ValueError
-        if children and text == "/":
-            raise ValueError("the root cgroup holds the engines too")
         if path != "/" and any(part in ("", ".", "..") for part in parts):
             raise ValueError('it has an empty, "." or ".." part')
         return text
