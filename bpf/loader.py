@@ -1,0 +1,349 @@
+"""Puts the programs into the kernel and keeps them there when the agent goes.
+
+Everything is a file descriptor, and, where there is a BPF file system, a pin:
+
+    PIN_DIR/layout           layout version and a hash of what was loaded
+    PIN_DIR/maps/NAME
+    PIN_DIR/programs/NAME
+    PIN_DIR/links/NAME       and NAME@CGROUP_ID for programs on an engine's cgroup
+
+At start, pins of the same layout and the same programs are adopted as they are: nothing is missed.
+Pins of the same layout but other programs keep their maps, so that counters go on. Anything else
+is removed and made anew.
+"""
+
+import hashlib
+import os
+import struct
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bpf.features import Features, is_bpffs, possible_cpus
+from bpf.layout import LAYOUT_VERSION
+from bpf.libbpf import (
+    BPF_CGROUP_INET_EGRESS,
+    BPF_CGROUP_INET_INGRESS,
+    BPF_MAP_TYPE_ARRAY,
+    Libbpf,
+    LibbpfError,
+    Map,
+    Object,
+    map_info,
+)
+
+OBJECT_DIR: Final = Path(__file__).parent / "objects"
+
+_TRACING: Final = {
+    "sched": ("wakeup", "wakeup_new", "switch_tasks"),
+    "stream": ("stream_close",),
+    "retransmit": ("retransmit",),
+}
+_ON_CGROUPS: Final = {
+    "stream_in": BPF_CGROUP_INET_INGRESS,
+    "stream_out": BPF_CGROUP_INET_EGRESS,
+}
+_LAYOUT: Final = struct.Struct("=QQ")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to load: `pin_dir` None keeps everything in this process only."""
+
+    features: Features
+    max_targets: int
+    pin_dir: Path | None
+
+
+class Programs:
+    """What is loaded: maps by name, and the programs that attach to engines' cgroups."""
+
+    def __init__(
+        self,
+        lib: Libbpf,
+        plan: Plan,
+        maps: Mapping[str, int],
+        programs: Mapping[str, int],
+        links: Mapping[str, int],
+        how: str,
+    ) -> None:
+        """`how` says whether pins were `adopted`, their maps `kept`, or all is `fresh`."""
+        self.lib = lib
+        self.plan = plan
+        self.maps = dict(maps)
+        self.programs = dict(programs)
+        self.how = how
+        self._links = dict(links)
+        self.cpus = possible_cpus(lib)
+
+    def map(self, name: str) -> Map:
+        """A map to look things up in."""
+        return Map(self.lib, self.maps[name])
+
+    @property
+    def follows_streams(self) -> bool:
+        """Whether stream programs are loaded."""
+        return all(name in self.programs for name in _ON_CGROUPS)
+
+    def attached_cgroups(self) -> set[int]:
+        """The ids of the cgroups whose streams are followed."""
+        return {int(name.partition("@")[2]) for name in self._links if "@" in name}
+
+    def attach(self, cgroup: Path, cgroup_id: int) -> None:
+        """Follow the streams of a cgroup of the v2 tree and all below it."""
+        directory = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            for name, kind in _ON_CGROUPS.items():
+                link = f"{name}@{cgroup_id}"
+                if link in self._links:
+                    continue
+                fd = self.lib.check(
+                    self.lib.bpf_link_create(self.programs[name], directory, kind, None),
+                    f"attach program '{name}' to {cgroup}",
+                )
+                self._links[link] = fd
+                if self.plan.pin_dir:
+                    _pin(self.lib, fd, self.plan.pin_dir / "links" / link)
+        finally:
+            os.close(directory)
+
+    def detach(self, cgroup_id: int) -> None:
+        """Follow that cgroup's streams no more."""
+        for name in _ON_CGROUPS:
+            fd = self._links.pop(f"{name}@{cgroup_id}", None)
+            if fd is None:
+                continue
+            if self.plan.pin_dir:
+                (self.plan.pin_dir / "links" / f"{name}@{cgroup_id}").unlink(missing_ok=True)
+            os.close(fd)
+
+    def close(self) -> None:
+        """Let go of every descriptor. What is pinned goes on; the rest ends here."""
+        for fd in (*self._links.values(), *self.programs.values(), *self.maps.values()):
+            os.close(fd)
+        self._links.clear()
+        self.programs.clear()
+        self.maps.clear()
+
+
+def load(lib: Libbpf, plan: Plan, objects: Path = OBJECT_DIR) -> Programs:
+    """Load, or adopt what is pinned; `LibbpfError` says which program or map failed and why."""
+    names = ["sched"] + (["stream", "retransmit"] if plan.features.can_stream else [])
+    constants = _constants(plan.features, plan.max_targets, possible_cpus(lib))
+    fingerprint = _fingerprint(objects, names, constants)
+    if plan.pin_dir is None:
+        return _load_fresh(lib, plan, objects, names, constants, {})
+
+    if not is_bpffs(plan.pin_dir):
+        raise LibbpfError(0, f"could not pin to {plan.pin_dir}: not on a BPF file system")
+    pinned_version, pinned_fingerprint = _read_layout(lib, plan.pin_dir)
+    if (pinned_version, pinned_fingerprint) == (LAYOUT_VERSION, fingerprint):
+        adopted = _adopt(lib, plan, names)
+        if adopted is not None:
+            return adopted
+
+    kept = {}
+    if pinned_version == LAYOUT_VERSION:
+        kept = _kept_maps(lib, plan, objects, names)
+    _remove_pins(plan.pin_dir, kept)
+    for directory in ("maps", "programs", "links"):
+        (plan.pin_dir / directory).mkdir(parents=True, exist_ok=True)
+    programs = _load_fresh(lib, plan, objects, names, constants, kept)
+    _write_layout(lib, plan.pin_dir, fingerprint)
+    return programs
+
+
+def unload(pin_dir: Path) -> None:
+    """Remove every pin: the programs stop and the counters are gone."""
+    _remove_pins(pin_dir, ())
+    if pin_dir.is_dir() and not any(pin_dir.iterdir()):
+        pin_dir.rmdir()
+
+
+def _constants(features: Features, max_targets: int, cpus: int) -> dict[str, int]:
+    return {
+        "possible_cpus": cpus,
+        "max_targets": max_targets,
+        "have_task_storage": features.task_storage,
+        "have_prev_state": features.prev_state,
+        "have_retransmit_error": features.retransmit_error,
+        "cpu_on_v1": features.cpu_on_v1,
+    }
+
+
+def _fingerprint(objects: Path, names: list[str], constants: Mapping[str, int]) -> int:
+    digest = hashlib.sha256(repr(sorted(constants.items())).encode())
+    for name in names:
+        path = objects / f"{name}.bpf.o"
+        digest.update(path.read_bytes() if path.is_file() else b"")
+    return int.from_bytes(digest.digest()[:8], "little")
+
+
+def _entries(lib: Libbpf, plan: Plan) -> dict[str, int]:
+    cpus = possible_cpus(lib)
+    per_target = ("targets", "wait_histograms", "ttft_histograms", "gap_histograms")
+    return dict.fromkeys(per_target, plan.max_targets) | {
+        "counters": plan.max_targets * cpus,
+        "health": cpus,
+    }
+
+
+def _open(
+    lib: Libbpf, path: Path, plan: Plan, constants: Mapping[str, int]
+) -> tuple[Object, dict[str, int]]:
+    """An object ready to load, and those of its maps that this kernel can have."""
+    opened = Object(lib, path)
+    known = opened.constants()
+    for name, value in constants.items():
+        if name in known:
+            opened.set_constant(name, value)
+    wanted = _entries(lib, plan)
+    unused = "task_states_by_pid" if plan.features.task_storage else "task_states"
+    maps = {}
+    for name, handle in opened.maps().items():
+        if name == unused:
+            lib.check(lib.bpf_map__set_autocreate(handle, False), f"leave out map '{name}'")
+            continue
+        if name in wanted:
+            lib.check(lib.bpf_map__set_max_entries(handle, wanted[name]), f"size map '{name}'")
+        maps[name] = handle
+    return opened, maps
+
+
+def _load_fresh(
+    lib: Libbpf,
+    plan: Plan,
+    objects: Path,
+    names: list[str],
+    constants: Mapping[str, int],
+    kept: Mapping[str, int],
+) -> Programs:
+    maps, programs, links = dict(kept), {}, {}
+    for name in names:
+        opened, handles = _open(lib, objects / f"{name}.bpf.o", plan, constants)
+        try:
+            for map_name, handle in handles.items():
+                if map_name in maps:
+                    lib.check(
+                        lib.bpf_map__reuse_fd(handle, maps[map_name]), f"share map '{map_name}'"
+                    )
+            opened.load()
+            for map_name, handle in handles.items():
+                maps.setdefault(map_name, os.dup(lib.bpf_map__fd(handle)))
+            for program, handle in opened.programs().items():
+                programs[program] = os.dup(lib.bpf_program__fd(handle))
+        finally:
+            opened.close()
+    if plan.pin_dir:
+        for name, fd in maps.items():
+            if name not in kept:
+                _pin(lib, fd, plan.pin_dir / "maps" / name)
+        for name, fd in programs.items():
+            _pin(lib, fd, plan.pin_dir / "programs" / name)
+    for name in (program for group in names for program in _TRACING[group]):
+        links[name] = lib.check(
+            lib.bpf_raw_tracepoint_open(None, programs[name]), f"attach program '{name}'"
+        )
+        if plan.pin_dir:
+            _pin(lib, links[name], plan.pin_dir / "links" / name)
+    return Programs(lib, plan, maps, programs, links, "kept" if kept else "fresh")
+
+
+def _adopt(lib: Libbpf, plan: Plan, names: list[str]) -> Programs | None:
+    """Everything from its pins, or None if something that should be there is not."""
+    assert plan.pin_dir is not None
+    found: dict[str, dict[str, int]] = {}
+    for kind in ("maps", "programs", "links"):
+        found[kind] = {
+            path.name: fd
+            for path in _listed(plan.pin_dir / kind)
+            if (fd := _get(lib, path)) is not None
+        }
+    wanted = {program for group in names for program in _TRACING[group]}
+    if wanted <= found["links"].keys() and wanted <= found["programs"].keys():
+        return Programs(lib, plan, found["maps"], found["programs"], found["links"], "adopted")
+    for fds in found.values():
+        for fd in fds.values():
+            os.close(fd)
+    return None
+
+
+def _kept_maps(lib: Libbpf, plan: Plan, objects: Path, names: list[str]) -> dict[str, int]:
+    """The pinned maps that fit what the objects want, by type, sizes and entries."""
+    assert plan.pin_dir is not None
+    kept: dict[str, int] = {}
+    for name in names:
+        opened, handles = _open(lib, objects / f"{name}.bpf.o", plan, {})
+        for map_name, handle in handles.items():
+            if map_name in kept:
+                continue
+            fd = _get(lib, plan.pin_dir / "maps" / map_name)
+            if fd is None:
+                continue
+            wanted = (
+                lib.bpf_map__type(handle),
+                lib.bpf_map__key_size(handle),
+                lib.bpf_map__value_size(handle),
+                lib.bpf_map__max_entries(handle),
+            )
+            if map_info(lib, fd) == wanted:
+                kept[map_name] = fd
+            else:
+                os.close(fd)
+        opened.close()
+    # counters without the names of their rows, or the other way round, would be misread
+    if not {"targets", "counters"} <= kept.keys():
+        for fd in kept.values():
+            os.close(fd)
+        return {}
+    return kept
+
+
+def _listed(directory: Path) -> list[Path]:
+    return sorted(directory.iterdir()) if directory.is_dir() else []
+
+
+def _get(lib: Libbpf, path: Path) -> int | None:
+    fd = int(lib.bpf_obj_get(str(path).encode()))
+    return fd if fd >= 0 else None
+
+
+def _pin(lib: Libbpf, fd: int, path: Path) -> None:
+    lib.check(lib.bpf_obj_pin(fd, str(path).encode()), f"pin {path}")
+
+
+def _read_layout(lib: Libbpf, pin_dir: Path) -> tuple[int, int]:
+    fd = _get(lib, pin_dir / "layout")
+    if fd is None:
+        return 0, 0
+    try:
+        value = Map(lib, fd).get(bytes(4)) or b""
+        return _LAYOUT.unpack(value) if len(value) == _LAYOUT.size else (0, 0)
+    finally:
+        os.close(fd)
+
+
+def _write_layout(lib: Libbpf, pin_dir: Path, fingerprint: int) -> None:
+    fd = lib.check(
+        lib.bpf_map_create(BPF_MAP_TYPE_ARRAY, b"sits_layout", 4, _LAYOUT.size, 1, None),
+        "create map 'layout'",
+    )
+    try:
+        Map(lib, fd).put(bytes(4), _LAYOUT.pack(LAYOUT_VERSION, fingerprint))
+        _pin(lib, fd, pin_dir / "layout")
+    finally:
+        os.close(fd)
+
+
+def _remove_pins(pin_dir: Path, kept_maps: Collection[str]) -> None:
+    (pin_dir / "layout").unlink(missing_ok=True)
+    for name in ("links", "programs", "maps"):
+        directory = pin_dir / name
+        if not directory.is_dir():
+            continue
+        for path in directory.iterdir():
+            if name != "maps" or path.name not in kept_maps:
+                path.unlink()
+        if not any(directory.iterdir()):
+            directory.rmdir()

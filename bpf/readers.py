@@ -1,0 +1,94 @@
+"""Reads what the kernel counted.
+
+Counters and health are mapped into the process: reading them makes no system call, which is what
+the fast loop needs. Histograms and culprits take one system call each and are for scrapes.
+"""
+
+import mmap
+from dataclasses import dataclass
+
+from bpf.histogram import SLOTS, Histogram
+from bpf.layout import COUNTERS, CULPRIT, CULPRIT_KEY, HEALTH, HISTOGRAM, Counters, Health
+from bpf.libbpf import Libbpf, Map
+
+
+class CounterReader:
+    """The targets' counters and our own health, summed over possible CPUs."""
+
+    def __init__(self, counters_fd: int, health_fd: int, max_targets: int, cpus: int) -> None:
+        """Map both arrays; `OSError` if they can't be."""
+        self._cpus = cpus
+        self._counters = self._map(counters_fd, max_targets * cpus * COUNTERS.size)
+        self._health = self._map(health_fd, cpus * HEALTH.size)
+
+    @staticmethod
+    def _map(fd: int, length: int) -> mmap.mmap:
+        pages = -(-length // mmap.PAGESIZE)
+        return mmap.mmap(fd, pages * mmap.PAGESIZE, mmap.MAP_SHARED, mmap.PROT_READ)
+
+    def counters(self, row: int) -> Counters:
+        """What the target in `row` did so far."""
+        start = row * self._cpus * COUNTERS.size
+        rows = [
+            COUNTERS.unpack_from(self._counters, start + cpu * COUNTERS.size)
+            for cpu in range(self._cpus)
+        ]
+        return Counters(*(rows[0] if len(rows) == 1 else map(sum, zip(*rows, strict=True))))
+
+    def health(self) -> Health:
+        """What our own limits cost so far."""
+        rows = [
+            HEALTH.unpack_from(self._health, cpu * HEALTH.size)[: len(Health.__slots__)]
+            for cpu in range(self._cpus)
+        ]
+        return Health(*map(sum, zip(*rows, strict=True)))
+
+    def close(self) -> None:
+        """Unmap both."""
+        self._counters.close()
+        self._health.close()
+
+
+class HistogramReader:
+    """One per-CPU histogram map."""
+
+    def __init__(self, lib: Libbpf, fd: int, cpus: int) -> None:
+        """`cpus` is the number of possible CPUs: what one look-up returns slices for."""
+        self._map = Map(lib, fd, HISTOGRAM.size * cpus)
+
+    def read(self, row: int) -> Histogram:
+        """The histogram of the target in `row`, summed over CPUs."""
+        raw = self._map.get(row.to_bytes(4, "little"))
+        if raw is None:
+            raise IndexError(row)
+        totals = [sum(column) for column in zip(*HISTOGRAM.iter_unpack(raw), strict=True)]
+        return Histogram(tuple(totals[1 : 1 + SLOTS]), totals[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """A cgroup whose tasks held the CPU while a task of the target in `row` waited.
+
+    `cgroup` is an id in the hierarchy that rules the CPU; `command` is one of its tasks, the first
+    that was seen.
+    """
+
+    row: int
+    cgroup: int
+    wait_ns: int
+    waits: int
+    command: str
+
+
+def read_culprits(culprits: Map) -> list[Culprit]:
+    """All culprits the kernel remembers, the worst first."""
+    found = []
+    for key in culprits.keys():  # noqa: SIM118
+        value = culprits.get(key)
+        if value is None:
+            continue
+        cgroup, row, _ = CULPRIT_KEY.unpack(key)
+        wait_ns, waits, command = CULPRIT.unpack(value)
+        text = command.split(b"\0")[0].decode(errors="backslashreplace")
+        found.append(Culprit(row, cgroup, wait_ns, waits, text))
+    return sorted(found, key=lambda culprit: -culprit.wait_ns)

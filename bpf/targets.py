@@ -1,0 +1,140 @@
+"""The targets the kernel knows: which cgroups, processes and ports are whose, and their rows."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from bpf.layout import COUNTERS, HISTOGRAM, NAME_BYTES, TARGET, TargetKind
+from bpf.libbpf import Map
+from bpf.loader import Programs
+
+_WATCHED: Final = {
+    "cpu_cgroups": ("cpu_cgroups", 8),
+    "processes": ("processes", 4),
+    "stream_cgroups": ("stream_cgroups", 8),
+    "ports": ("ports", 4),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One target as the kernel is told of it.
+
+    `cpu_cgroups` are ids in the hierarchy that rules the CPU, `stream_cgroups` ids in the v2 tree,
+    `processes` process ids where the target shares its cgroup with others, `ports` where it
+    listens. A threshold of 0 is none.
+    """
+
+    name: str
+    kind: TargetKind
+    ttft_slo_ns: int = 0
+    gap_slo_ns: int = 0
+    wait_edge_ns: int = 0
+    cpu_cgroups: frozenset[int] = field(default_factory=frozenset)
+    processes: frozenset[int] = field(default_factory=frozenset)
+    stream_cgroups: frozenset[int] = field(default_factory=frozenset)
+    ports: frozenset[int] = field(default_factory=frozenset)
+
+
+class TargetTable:
+    """Keeps the kernel's tables as the last `apply` said, changing only what differs.
+
+    A target keeps its row as long as its name is in the table, over restarts of the agent too:
+    rows carry their names. Row 0 is nobody's.
+    """
+
+    def __init__(self, programs: Programs) -> None:
+        """Read the rows an earlier agent left."""
+        self._programs = programs
+        self._targets = programs.map("targets")
+        self._watched = {
+            name: programs.map(map_name)
+            for name, (map_name, _) in _WATCHED.items()
+            if map_name in programs.maps
+        }
+        self._generation = programs.map("generation")
+        self._rows = self._read_rows()
+
+    @property
+    def rows(self) -> Mapping[str, int]:
+        """Each target's row by its name."""
+        return dict(self._rows)
+
+    def apply(self, targets: Iterable[Target]) -> list[str]:
+        """Make the kernel watch exactly these; returns the names there was no row left for."""
+        wanted = {target.name: target for target in targets}
+        for name in self._rows.keys() - wanted.keys():
+            self._free(self._rows.pop(name))
+        without_row = [name for name in wanted if not self._place(wanted[name])]
+        changed = False
+        for table, kernel in self._watched.items():
+            owners = {
+                key: self._rows[target.name]
+                for target in wanted.values()
+                if target.name in self._rows
+                for key in getattr(target, table)
+            }
+            changed |= self._sync(kernel, _WATCHED[table][1], owners)
+        if changed:
+            self._raise_generation()
+        return without_row
+
+    def _read_rows(self) -> dict[str, int]:
+        rows = {}
+        for row in range(1, self._targets.max_entries):
+            raw = self._targets.get(row.to_bytes(4, "little")) or b""
+            name = TARGET.unpack(raw)[4].rstrip(b"\0").decode(errors="replace")
+            if name:
+                rows[name] = row
+        return rows
+
+    def _place(self, target: Target) -> bool:
+        row = self._rows.get(target.name)
+        if row is None:
+            used = set(self._rows.values())
+            row = next((r for r in range(1, self._targets.max_entries) if r not in used), None)
+            if row is None:
+                return False
+            self._rows[target.name] = row
+        self._targets.put(
+            row.to_bytes(4, "little"),
+            TARGET.pack(
+                target.ttft_slo_ns,
+                target.gap_slo_ns,
+                target.wait_edge_ns,
+                target.kind,
+                target.name.encode()[: NAME_BYTES - 1],
+            ),
+        )
+        return True
+
+    def _free(self, row: int) -> None:
+        """Clear a row and all it counted, so that its next owner starts from zero."""
+        key = row.to_bytes(4, "little")
+        self._targets.put(key, bytes(TARGET.size))
+        counters = self._programs.map("counters")
+        for cpu in range(self._programs.cpus):
+            counters.put(
+                (row * self._programs.cpus + cpu).to_bytes(4, "little"), bytes(COUNTERS.size)
+            )
+        for name in ("wait_histograms", "ttft_histograms", "gap_histograms"):
+            if name in self._programs.maps:
+                self._programs.map(name).put(key, bytes(HISTOGRAM.size * self._programs.cpus))
+
+    @staticmethod
+    def _sync(kernel: Map, key_bytes: int, owners: Mapping[int, int]) -> bool:
+        changed = False
+        there = {int.from_bytes(key, "little") for key in kernel.keys()}  # noqa: SIM118
+        for key in there - owners.keys():
+            kernel.delete(key.to_bytes(key_bytes, "little"))
+            changed = True
+        for key, row in owners.items():
+            raw, value = key.to_bytes(key_bytes, "little"), row.to_bytes(4, "little")
+            if kernel.get(raw) != value:
+                kernel.put(raw, value)
+                changed = True
+        return changed
+
+    def _raise_generation(self) -> None:
+        now = int.from_bytes(self._generation.get(bytes(4)) or b"", "little")
+        self._generation.put(bytes(4), (now + 1).to_bytes(8, "little"))
