@@ -70,14 +70,13 @@ def read_decisions(
     before_id: int | None,
 ) -> list[DecisionRow]:
     """As `JournalReader.recent`, on an open database; `path` is for the error's text."""
-    before = _MAX_ID if before_id is None else min(before_id, _MAX_ID)
     of_engine, values = ("", []) if engine is None else ("engine = ? and", [stored_text(engine)])
     return _rows(
         db,
         path,
         f"select id, {DECISION_COLUMNS} from decisions where {of_engine} id < ?"
         " order by id desc limit ?",
-        (*values, before, _bounded(limit)),
+        (*values, _before(before_id), _bounded(limit)),
         decision_row,
     )
 
@@ -86,12 +85,11 @@ def read_events(
     db: sqlite3.Connection | None, path: Path, limit: int, before_id: int | None
 ) -> list[EventRow]:
     """As `JournalReader.recent_events`, on an open database."""
-    before = _MAX_ID if before_id is None else min(before_id, _MAX_ID)
     return _rows(
         db,
         path,
         f"select id, {EVENT_COLUMNS} from events where id < ? order by id desc limit ?",
-        (before, _bounded(limit)),
+        (_before(before_id), _bounded(limit)),
         event_row,
     )
 
@@ -109,6 +107,10 @@ def _rows(
         return [decode(row) for row in db.execute(sql, values)]
     except (sqlite3.Error, ValueError, TypeError, KeyError) as error:
         raise JournalError(f"could not read journal '{path}': {error}") from None
+
+
+def _before(row_id: int | None) -> int:
+    return _MAX_ID if row_id is None else max(0, min(row_id, _MAX_ID))
 
 
 def _bounded(limit: int) -> int:
