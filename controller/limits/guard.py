@@ -1,0 +1,138 @@
+"""The watchdog: undoes every limit when those who set them are dead, stopped or hung.
+
+`python -m controller.limits.guard --undo PATH --fd N --timeout-ms 700`. It waits on a pipe whose
+write end the agent and the controller hold; the controller writes a byte ('b') each 100 ms. End of
+file means that both are gone: the list is run and the guard ends. Silence for the timeout while
+there is a list means that the controller is stopped or hung: the list is run and the guard stays.
+
+It ignores SIGTERM, SIGINT and SIGHUP, so that stopping the service cannot take it away before its
+work is done, and imports little: it has to run when memory and CPU are short.
+"""
+
+import os
+import select
+import signal
+import sys
+import time
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from controller.limits.undo import Report, describe, run_undo
+
+if TYPE_CHECKING:
+    from subprocess import Popen
+
+START_TIMEOUT_MS: Final = 10_000
+LAST_TRIES: Final = 25
+"""How often the last run is repeated, each 200 ms, while something is left on the list."""
+
+_TRY_EVERY_S: Final = 0.2
+_PACKAGES: Final = Path(__file__).parents[2]
+
+
+def start_guard(undo_path: Path, timeout_ms: int) -> "tuple[Popen[bytes], int]":
+    """Start a guard for the list at `undo_path`; returns when it is on watch, with its pipe.
+
+    The second value is the pipe's write end. The caller keeps it open as long as it lives and hands
+    it to the controller alone, with `pass_fds`: it is close-on-exec, so no other child gets it and
+    keeps the guard waiting. The guard itself has the read end, /dev/null and the caller's stderr.
+    Raises `RuntimeError` if it does not start.
+    """
+    # Not at the top: the guard itself runs this module and has no use for it.
+    from subprocess import DEVNULL, PIPE, Popen
+
+    read_fd, write_fd = os.pipe()
+    options = ("--undo", str(undo_path.absolute()), "--fd", str(read_fd))
+    # Without site, since the packages are in the working directory; -E for a hostile environment.
+    command = (sys.executable, "-E", "-S", "-m", __name__, *options)
+    guard: Popen[bytes] | None = None
+    try:
+        guard = Popen(
+            (*command, "--timeout-ms", str(timeout_ms)),
+            cwd=_PACKAGES,
+            stdin=DEVNULL,
+            stdout=PIPE,
+            pass_fds=(read_fd,),
+            start_new_session=True,
+        )
+        _await_ready(guard)
+    except BaseException:
+        os.close(write_fd)
+        if guard is not None:
+            guard.kill()
+            guard.wait()
+        raise
+    finally:
+        os.close(read_fd)
+    return guard, write_fd
+
+
+def watch(undo_path: Path, fd: int, timeout_ms: int) -> int:
+    """Guard the list at `undo_path` until the pipe's end; 0 if nothing is left on it then."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    last = Report()
+    while True:
+        if not poll.poll(timeout_ms):
+            last = _run(undo_path, f"silent for {timeout_ms} ms", last)
+        elif not os.read(fd, 4096):
+            break
+        else:
+            last = Report()
+    for _ in range(LAST_TRIES):
+        last = _run(undo_path, "agent and controller are gone", last)
+        if last.complete:
+            return 0
+        time.sleep(_TRY_EVERY_S)
+    return 1
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The guard process."""
+    for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(each, signal.SIG_IGN)
+    parser = ArgumentParser(prog="sits-guard", description="Undo CPU limits when their owners die.")
+    parser.add_argument("--undo", type=Path, required=True, help="the undo list")
+    parser.add_argument("--fd", type=int, required=True, help="the read end of the heartbeat pipe")
+    parser.add_argument("--timeout-ms", type=int, required=True, help="silence that is too long")
+    options = parser.parse_args(arguments)
+    if options.timeout_ms <= 0:
+        parser.error(f"--timeout-ms must be above 0, not {options.timeout_ms}")
+    with suppress(OSError):
+        os.write(1, b"r")
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 1)
+    os.close(null)
+    return watch(options.undo, options.fd, options.timeout_ms)
+
+
+def _run(undo_path: Path, why: str, last: Report) -> Report:
+    """Run the list; says what it did, unless that was the same as the `last` time."""
+    try:
+        report = run_undo(undo_path)
+    except Exception as error:  # A watchdog outlives what it cannot foresee, and tries again.
+        report = Report(problems=(f"could not run undo list '{undo_path}': {error}",), busy=True)
+    if report != last:
+        for line in describe(report):
+            # Whoever read our stderr may be dead too.
+            with suppress(OSError):
+                os.write(2, f"sits-guard: {why}: {line}\n".encode(errors="backslashreplace"))
+    return report
+
+
+def _await_ready(guard: "Popen[bytes]") -> None:
+    assert guard.stdout is not None
+    with guard.stdout as ready:
+        poll = select.poll()
+        poll.register(ready, select.POLLIN)
+        if not poll.poll(START_TIMEOUT_MS):
+            raise RuntimeError(f"could not start the guard: not ready in {START_TIMEOUT_MS} ms")
+        if not ready.read(1):
+            raise RuntimeError(f"could not start the guard: it ended with {guard.wait()}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
