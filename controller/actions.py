@@ -1,0 +1,57 @@
+"""What a decision can ask for. The loop carries them out; in shadow mode it only writes them down."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SetKnobs:
+    """Set these knobs of the engine under the lease; `old` are the values before."""
+
+    values: Mapping[str, float]
+    old: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseKnobs:
+    """Give the lease back: the engine returns to its start values."""
+
+    old: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class SetWeight:
+    """Set the CPU weight (v2 unit) of the engine's cgroup."""
+
+    weight: int
+    old: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetQuota:
+    """Hold a neighbour's cgroup to `cores`."""
+
+    target: str
+    cores: float
+    old: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseLimit:
+    """Undo what was set on a target's cgroup: `knob` is cpu_weight or cpu_quota."""
+
+    target: str
+    knob: str
+    old: float
+
+
+Action = SetKnobs | ReleaseKnobs | SetWeight | SetQuota | ReleaseLimit
+"""Anything a decision can ask for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Actions that belong together, and why, in words."""
+
+    actions: tuple[Action, ...]
+    reason: str

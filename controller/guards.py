@@ -1,0 +1,54 @@
+"""What every change of a knob has to pass: limits on how far, how fast and how often."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+GROWTH: Final = 1.05
+"""Grow at most 5% a change (design section 6.6); a cut may be whole."""
+
+DEAD_BAND: Final = 0.08
+"""Smaller changes than this share of the value in force are not worth a write."""
+
+DWELL_STEPS: Final = 3
+"""Engine steps between a change and the next growth, so that its effect is seen first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A knob's range, from the engine's `hello` and the policy's floor."""
+
+    minimum: float
+    maximum: float
+    start: float
+    sizes: Sequence[int] = ()
+
+
+def toward(current: float, wanted: float, allowed: Range, dwelt: bool) -> float:
+    """The next value on the way from `current` to `wanted`; `current` itself for no change.
+
+    Cut at once, grow by `GROWTH` and only when `dwelt`, stay in the dead band, never leave the
+    range, never above the start value, whole numbers only, captured graph sizes where there are.
+    """
+    if math.isnan(wanted):
+        return current
+    ceiling = min(allowed.maximum, allowed.start)
+    goal = min(max(wanted, allowed.minimum), ceiling)
+    if abs(goal - current) <= DEAD_BAND * current and goal != ceiling:
+        return current
+    if goal > current:
+        if not dwelt:
+            return current
+        goal = min(goal, max(current * GROWTH, current + 1))
+    return _snapped(goal, allowed)
+
+
+def _snapped(value: float, allowed: Range) -> float:
+    """The largest captured size at or below the value, or the whole number below it.
+
+    A graph is captured for some batch sizes only; between two of them the larger is paid for
+    (seed A10).
+    """
+    below = [size for size in allowed.sizes if allowed.minimum <= size <= value]
+    return float(max(below)) if below else float(math.floor(value))

@@ -1,0 +1,61 @@
+"""The control laws: what each knob should be. Pure, one formula each."""
+
+import math
+from typing import Final
+
+from controller.step_model import StepModel
+
+MARGIN: Final = 0.85
+"""Share of the gap SLO that a step may take; the rest is for the way from the engine to the user
+(design section 6.2 trims it between 0.7 and 0.95)."""
+
+KV_WATERMARK: Final = 0.95
+"""Share of the KV cache that the running cap plans for."""
+
+
+def prefill_budget(
+    model: StepModel, gap_slo_ms: float, margin: float, decode_seqs: int, kv_tokens: int
+) -> float:
+    """Prompt tokens that fit into a step beside `decode_seqs` sequences.
+
+    B = (m·SLO − a − c·n − d·kv) / b, design section 6.2. May be below zero: then not even the
+    sequences that run fit.
+    """
+    if model.prefill_ms <= 0:
+        return math.inf
+    left_ms = margin * gap_slo_ms - model.predict_ms(0, decode_seqs, kv_tokens)
+    return left_ms / model.prefill_ms
+
+
+def rate_floor(
+    model: StepModel, arrival_tokens_per_s: float, decode_seqs: int, kv_tokens: int
+) -> float:
+    """The smallest prefill budget that keeps up with the prompts that arrive.
+
+    A step with budget B takes t(B) = r + b·B, r = a + c·n + d·kv, and prefills B/t(B) a ms. That is
+    at least the arrival rate λ if B ≥ λ·r / (1 − λ·b). Infinity when λ·b ≥ 1: no budget keeps up,
+    and squeezing it would only buy queueing (design section 6.3).
+    """
+    per_ms = arrival_tokens_per_s / 1e3
+    share = per_ms * model.prefill_ms
+    if share >= 1:
+        return math.inf
+    return per_ms * model.predict_ms(0, decode_seqs, kv_tokens) / (1 - share)
+
+
+def running_cap(
+    model: StepModel,
+    gap_slo_ms: float,
+    margin: float,
+    kv_per_seq: float,
+    kv_total: int,
+) -> float:
+    """The most sequences whose decode step alone meets the gap SLO and that the KV cache holds.
+
+    n = min((m·SLO − a) / (c + d·kv₁), w·KV / kv₁) with kv₁ cached tokens a sequence and the
+    watermark w. Design section 6.5.
+    """
+    per_seq_ms = model.decode_ms + model.kv_ms * kv_per_seq
+    by_time = (margin * gap_slo_ms - model.base_ms) / per_seq_ms if per_seq_ms > 0 else math.inf
+    by_kv = KV_WATERMARK * kv_total / kv_per_seq if kv_total and kv_per_seq > 0 else math.inf
+    return max(1.0, min(by_time, by_kv))

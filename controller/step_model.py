@@ -1,0 +1,184 @@
+"""How long an engine's step takes, learnt from its steps.
+
+t = a + b·prefill + c·decode + d·kv (design section 6.2; the same form as Sarathi-Serve's and
+Splitwise's linear step models), fitted by recursive least squares with forgetting (Ljung, System
+Identification, section 11.2). Plain Python: four unknowns do not need NumPy, and the fast loop's
+process stays small without it.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from controller.engines.page import Step
+
+FORGETTING: Final = 0.998
+"""Half of what was learnt is forgotten after about 350 steps."""
+
+WARM_UP_STEPS: Final = 10
+"""An engine's first steps page in memory and fill caches: they say nothing about later ones."""
+
+TRUST_STEPS: Final = 40
+TRUST_PREFILL_STEPS: Final = 5
+TRUST_ERROR: Final = 0.25
+OUTLIER_FACTOR: Final = 4.0
+"""A step this many times the prediction was disturbed, not computed."""
+
+_KV_UNIT: Final = 1000.0
+_PREFILL_UNIT: Final = 100.0
+_ERROR_WEIGHT: Final = 0.05
+_START_VARIANCE: Final = 1e4
+_MAX_VARIANCE: Final = 1e6
+
+Vector = tuple[float, float, float, float]
+Matrix = tuple[Vector, Vector, Vector, Vector]
+
+
+def _diagonal(value: float) -> Matrix:
+    return (
+        (value, 0.0, 0.0, 0.0),
+        (0.0, value, 0.0, 0.0),
+        (0.0, 0.0, value, 0.0),
+        (0.0, 0.0, 0.0, value),
+    )
+
+
+_UNKNOWN: Final = _diagonal(_START_VARIANCE)
+
+
+@dataclass(frozen=True, slots=True)
+class StepModel:
+    """The fit so far: `theta` is ms for (1, 100 prefill tokens, 1 sequence, 1000 cached tokens)."""
+
+    theta: Vector = (0.0, 0.0, 0.0, 0.0)
+    covariance: Matrix = _UNKNOWN
+    steps: int = 0
+    prefill_steps: int = 0
+    error: float = 1.0
+    """Running mean of |predicted − measured| / measured."""
+
+    @property
+    def trusted(self) -> bool:
+        """Whether laws may be built on it."""
+        return (
+            self.steps >= TRUST_STEPS
+            and self.prefill_steps >= TRUST_PREFILL_STEPS
+            and self.error <= TRUST_ERROR
+            and self.theta[1] > 0
+        )
+
+    @property
+    def base_ms(self) -> float:
+        """`a`: what a step costs before any token."""
+        return max(0.0, self.theta[0])
+
+    @property
+    def prefill_ms(self) -> float:
+        """`b`: one prompt token."""
+        return max(0.0, self.theta[1] / _PREFILL_UNIT)
+
+    @property
+    def decode_ms(self) -> float:
+        """`c`: one sequence that generates."""
+        return max(0.0, self.theta[2])
+
+    @property
+    def kv_ms(self) -> float:
+        """`d`: one cached token read by attention."""
+        return max(0.0, self.theta[3] / _KV_UNIT)
+
+    def predict_ms(self, prefill_tokens: float, decode_seqs: float, kv_tokens: float) -> float:
+        """How long such a step takes; coefficients below zero count as zero."""
+        return (
+            self.base_ms
+            + self.prefill_ms * prefill_tokens
+            + self.decode_ms * decode_seqs
+            + self.kv_ms * kv_tokens
+        )
+
+
+def learn(model: StepModel, steps: Iterable[Step], disturbed: bool) -> StepModel:
+    """The model after `steps`; nothing is learnt while the engine is `disturbed`.
+
+    Warm-up steps and outliers are refused. Disturbed means that others took the engine's CPU: a
+    fit to such steps would shrink the batch for a fault that is not the batch's.
+    """
+    if disturbed:
+        return model
+    for step in steps:
+        if step.index <= WARM_UP_STEPS or step.step_ns <= 0:
+            continue
+        model = _update(model, step)
+    return model
+
+
+def _update(model: StepModel, step: Step) -> StepModel:
+    x = (
+        1.0,
+        step.prefill_tokens / _PREFILL_UNIT,
+        float(step.decode_seqs),
+        step.kv_tokens / _KV_UNIT,
+    )
+    y = step.step_ns / 1e6
+    predicted = _dot(model.theta, x)
+    if model.trusted and y > OUTLIER_FACTOR * max(predicted, 1e-6):
+        return model
+    px = (
+        _dot(model.covariance[0], x),
+        _dot(model.covariance[1], x),
+        _dot(model.covariance[2], x),
+        _dot(model.covariance[3], x),
+    )
+    scale = FORGETTING + _dot(px, x)
+    miss = y - predicted
+    theta = (
+        model.theta[0] + px[0] / scale * miss,
+        model.theta[1] + px[1] / scale * miss,
+        model.theta[2] + px[2] / scale * miss,
+        model.theta[3] + px[3] / scale * miss,
+    )
+    return replace(
+        model,
+        theta=theta,
+        covariance=_bounded(_forget(model.covariance, px, scale)),
+        steps=model.steps + 1,
+        prefill_steps=model.prefill_steps + (step.prefill_tokens > 0),
+        error=_running_error(model, abs(miss) / y),
+    )
+
+
+def _running_error(model: StepModel, error: float) -> float:
+    if model.steps < WARM_UP_STEPS:
+        return min(1.0, error)
+    return model.error + _ERROR_WEIGHT * (min(1.0, error) - model.error)
+
+
+def _forget(covariance: Matrix, px: Vector, scale: float) -> Matrix:
+    def row(i: int) -> Vector:
+        old, pi = covariance[i], px[i] / scale
+        return (
+            (old[0] - pi * px[0]) / FORGETTING,
+            (old[1] - pi * px[1]) / FORGETTING,
+            (old[2] - pi * px[2]) / FORGETTING,
+            (old[3] - pi * px[3]) / FORGETTING,
+        )
+
+    return (row(0), row(1), row(2), row(3))
+
+
+def _bounded(covariance: Matrix) -> Matrix:
+    """Steady load excites only some directions; without a bound the others grow until they blow."""
+    worst = max(covariance[i][i] for i in range(4))
+    if worst <= _MAX_VARIANCE:
+        return covariance
+    shrink = _MAX_VARIANCE / worst
+    rows = [tuple(value * shrink for value in row) for row in covariance]
+    return (_vector(rows[0]), _vector(rows[1]), _vector(rows[2]), _vector(rows[3]))
+
+
+def _vector(row: tuple[float, ...]) -> Vector:
+    return (row[0], row[1], row[2], row[3])
+
+
+def _dot(left: Vector, right: Vector) -> float:
+    return left[0] * right[0] + left[1] * right[1] + left[2] * right[2] + left[3] * right[3]
