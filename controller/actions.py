@@ -1,4 +1,4 @@
-"""What a decision can ask for. The loop carries them out; in shadow mode it only writes them down."""
+"""What a decision can ask for; the loop carries it out, or in shadow mode writes it down."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
