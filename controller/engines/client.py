@@ -159,6 +159,8 @@ class EngineClient:
             received = self._sock.recv(READ_BYTES)
         except BlockingIOError:
             return []
+        except ConnectionResetError:
+            received = b""
         except OSError as error:
             raise self._fail(f"can't be read from: {error}") from error
         if not received:

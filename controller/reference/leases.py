@@ -89,7 +89,7 @@ class Leases:
 
     def apply(self) -> None:
         """Put what is wanted in force. The engine calls it at the top of a step."""
-        if self.applied_epoch == self._wanted_epoch:
+        if self.values is self.wanted:
             return
         self.values = self.wanted
         self.applied_epoch = self._wanted_epoch
@@ -167,6 +167,7 @@ class Leases:
         # A renewal may come between a prepare and its commit; the epoch in force must not fall.
         self._wanted_epoch = max(self._wanted_epoch, epoch)
         if not self.pending:
+            self.values = self.wanted
             self.applied_epoch = self._wanted_epoch
         self.version += 1
 
@@ -202,6 +203,6 @@ class Leases:
 
     def _refuse_others(self, owner: str) -> None:
         if self.lease is not None and self.lease.owner != owner:
-            raise ContractError("held", f"the lease is {self.lease.owner!r}'s")
+            raise ContractError("held", f"the lease is held by {self.lease.owner!r}")
         if self.prepared is not None and self.prepared.owner != owner:
-            raise ContractError("held", f"a change of {self.prepared.owner!r} is prepared")
+            raise ContractError("held", f"a change is prepared by {self.prepared.owner!r}")

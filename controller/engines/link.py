@@ -1,0 +1,337 @@
+"""One engine's admin socket as the loop uses it: connects, greets, leases, renews, reads the page.
+
+Never blocks and never raises for what an engine does: it is in one of the states of `LinkState`,
+with a sentence that says why, and what happened is returned as `Ack` and `Notice`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+from controller.engines.client import EngineClient, EngineError, Event, Response
+from controller.engines.contract import ContractError, Hello, parse_hello
+from controller.engines.page import EngineNow, PageError, PageReader, Step
+
+OWNER: Final = "sits"
+"""One name for every agent on this machine: a new one goes on where a dead one stopped."""
+
+ANSWER_TIMEOUT_NS: Final = 500_000_000
+RETRY_NS: Final = 1_000_000_000
+HELD_RETRY_NS: Final = 5_000_000_000
+STATS_EVERY_NS: Final = 100_000_000
+RENEW_SHARE: Final = 3
+"""A lease is renewed when a third of it is gone."""
+
+_NS_PER_MS: Final = 1_000_000
+
+
+class LinkState(StrEnum):
+    """How an engine's admin socket stands."""
+
+    NONE = "none"
+    CONNECTED = "connected"
+    UNREACHABLE = "unreachable"
+    REFUSED = "refused"
+    HELD = "held"
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """What became of the `set` or `release` of decision `tag`: the journal's word for it."""
+
+    tag: int
+    ack: str
+    ack_ns: int
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A change of state worth an event in the journal."""
+
+    kind: str
+    detail: str
+
+
+@dataclass(slots=True)
+class _Sent:
+    tag: int
+    at_ns: int
+    epoch: int
+
+
+class EngineLink:
+    """The connection to one engine, over restarts of either side."""
+
+    def __init__(self, path: Path, lease_ms: int) -> None:
+        """Nothing is opened before the first `tick`."""
+        self.path = path
+        self.state = LinkState.UNREACHABLE
+        self.detail = "not tried yet"
+        self.hello: Hello | None = None
+        self.now: EngineNow | None = None
+        self.values: dict[str, float] = {}
+        self._lease_ms = lease_ms
+        self._client: EngineClient | None = None
+        self._page: PageReader | None = None
+        self._retry_ns = 0
+        self._epoch = 0
+        self._held: dict[str, float] = {}
+        self._renew_ns = 0
+        self._stats_ns = 0
+        self._last_step = 0
+        self._sent: dict[int, _Sent] = {}
+        self._unapplied: list[_Sent] = []
+        self._acks: list[Ack] = []
+        self._notices: list[Notice] = []
+
+    @property
+    def client(self) -> EngineClient | None:
+        """What to register for reading, None while there is no connection."""
+        return self._client
+
+    @property
+    def can_set(self) -> bool:
+        """Whether knobs may be written now."""
+        return self.state is LinkState.CONNECTED and self.hello is not None and bool(self.values)
+
+    @property
+    def held(self) -> Mapping[str, float]:
+        """The knobs we hold under the lease."""
+        return self._held
+
+    def tick(self, now_ns: int) -> None:
+        """Connect, renew and give up what is overdue, as far as it is time for it."""
+        if self._client is None:
+            if now_ns >= self._retry_ns:
+                self._connect(now_ns)
+            return
+        if self._client.overdue(now_ns, ANSWER_TIMEOUT_NS):
+            self._lose(now_ns, f"did not answer for {ANSWER_TIMEOUT_NS // _NS_PER_MS} ms")
+            return
+        if self.state is LinkState.HELD and now_ns >= self._retry_ns:
+            self._request("get", now_ns)
+            self._retry_ns = now_ns + HELD_RETRY_NS
+        if self._held and now_ns >= self._renew_ns:
+            self._send_set({}, 0, now_ns)
+        if self.hello is not None and self._page is None and now_ns >= self._stats_ns:
+            self._stats_ns = now_ns + STATS_EVERY_NS
+            self._request("stats", now_ns)
+
+    def set(self, values: Mapping[str, float], tag: int, now_ns: int) -> bool:
+        """Write knobs under the lease; False when that can't be done now."""
+        if not self.can_set:
+            return False
+        self._held = dict(values)
+        self._send_set(values, tag, now_ns)
+        return self._client is not None
+
+    def release(self, tag: int, now_ns: int) -> bool:
+        """Give the lease back; False when there is no connection (the lease then runs out)."""
+        self._held = {}
+        if self._client is None or self.hello is None:
+            return False
+        request = self._request("release", now_ns, owner=OWNER)
+        if request is not None:
+            self._sent[request] = _Sent(tag, now_ns, 0)
+        return request is not None
+
+    def on_readable(self, now_ns: int) -> None:
+        """Take in what the engine sent."""
+        if self._client is None:
+            return
+        try:
+            messages = self._client.on_readable()
+        except EngineError as error:
+            self._lose(now_ns, str(error))
+            return
+        for message in messages:
+            if isinstance(message, Event):
+                continue
+            self._answered(message, now_ns)
+
+    def on_writable(self, now_ns: int) -> None:
+        """Send more of what is queued."""
+        try:
+            if self._client is not None:
+                self._client.on_writable()
+        except EngineError as error:
+            self._lose(now_ns, str(error))
+
+    def read_page(self) -> Sequence[Step]:
+        """Refresh `now` from the page; returns the steps that ended since the last look."""
+        if self._page is None:
+            return ()
+        got = self._page.read(self._last_step)
+        if got is None:
+            return ()
+        self.now, steps = got
+        self._last_step = self.now.steps
+        if self.now.epoch and self._unapplied:
+            done = [sent for sent in self._unapplied if sent.epoch <= self.now.epoch]
+            self._unapplied = [sent for sent in self._unapplied if sent.epoch > self.now.epoch]
+            self._acks += [Ack(sent.tag, "applied", 0) for sent in done]
+        return steps
+
+    def take_acks(self) -> list[Ack]:
+        """The answers since the last call."""
+        acks, self._acks = self._acks, []
+        return acks
+
+    def take_notices(self) -> list[Notice]:
+        """The changes of state since the last call."""
+        notices, self._notices = self._notices, []
+        return notices
+
+    def close(self) -> None:
+        """Close the connection; a lease runs out by itself."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+        self._close_page()
+
+    def _connect(self, now_ns: int) -> None:
+        self._retry_ns = now_ns + RETRY_NS
+        client = EngineClient(self.path)
+        try:
+            client.connect()
+            self._client = client
+            self._request("hello", now_ns, protocol=[1])
+        except EngineError as error:
+            client.close()
+            self._client = None
+            self._become(LinkState.UNREACHABLE, str(error))
+
+    def _request(self, call: str, now_ns: int, **fields: Any) -> int | None:
+        if self._client is None:
+            return None
+        try:
+            return self._client.request(call, now_ns, **fields)
+        except EngineError as error:
+            self._lose(now_ns, str(error))
+            return None
+
+    def _send_set(self, values: Mapping[str, float], tag: int, now_ns: int) -> None:
+        self._epoch += 1
+        whole = {
+            name: int(value) if float(value).is_integer() else value
+            for name, value in values.items()
+        }
+        request = self._request(
+            "set",
+            now_ns,
+            owner=OWNER,
+            epoch=self._epoch,
+            lease_ms=self._lease_ms,
+            values=whole,
+        )
+        self._renew_ns = now_ns + self._lease_ms * _NS_PER_MS // RENEW_SHARE
+        if request is not None:
+            self._sent[request] = _Sent(tag, now_ns, self._epoch)
+        elif tag:
+            self._acks.append(Ack(tag, "lost", 0, "the engine takes no more requests"))
+
+    def _answered(self, response: Response, now_ns: int) -> None:
+        call = response.request.call
+        sent = self._sent.pop(response.request.id, None)
+        if response.refusal is not None:
+            self._refused(response, sent, now_ns)
+        elif call == "hello":
+            self._greeted(response, now_ns)
+        elif call == "stats":
+            self._take_stats(response.fields)
+        else:
+            self._take_state(response.fields)
+            if sent is not None and sent.tag:
+                pending = response.fields.get("state") == "pending" and call == "set"
+                word = "pending" if pending else "applied"
+                self._acks.append(Ack(sent.tag, word, now_ns - sent.at_ns))
+                if pending:
+                    self._unapplied.append(sent)
+
+    def _refused(self, response: Response, sent: _Sent | None, now_ns: int) -> None:
+        refusal = response.refusal
+        assert refusal is not None
+        text = f"engine at '{self.path}' refused {response.request.call}: {refusal.message}"
+        if sent is not None and sent.tag:
+            self._acks.append(Ack(sent.tag, "refused", now_ns - sent.at_ns, refusal.message))
+        if refusal.code == "stale_epoch":
+            last = response.fields.get("epoch")
+            self._epoch = max(self._epoch, last if type(last) is int else 0)
+            self._renew_ns = now_ns
+        elif refusal.code == "held":
+            self._held = {}
+            self._retry_ns = now_ns + HELD_RETRY_NS
+            self._become(LinkState.HELD, refusal.message)
+        elif response.request.call == "hello" or refusal.code == "denied":
+            self._lose(now_ns, text)
+            self._become(LinkState.REFUSED, text)
+
+    def _greeted(self, response: Response, now_ns: int) -> None:
+        try:
+            hello = parse_hello(response.fields)
+        except ContractError as error:
+            self._lose(now_ns, f"engine at '{self.path}' broke the contract in hello: {error}")
+            return
+        if self.hello is not None and self.hello.instance != hello.instance:
+            self._notices.append(Notice("engine_restarted", f"{hello.engine} {hello.version}"))
+            self._held = {}
+            self._epoch = 0
+            self._last_step = 0
+        self.hello = hello
+        self._close_page()
+        if hello.page is not None:
+            try:
+                self._page = PageReader(Path(hello.page))
+            except (OSError, PageError) as error:
+                self._notices.append(Notice("engine_page", str(error)))
+        self._become(LinkState.CONNECTED, f"{hello.engine} {hello.version}")
+        self._request("get", now_ns)
+
+    def _take_state(self, fields: Mapping[str, Any]) -> None:
+        values = fields.get("values")
+        if isinstance(values, dict):
+            self.values = {
+                str(name): float(value)
+                for name, value in values.items()
+                if isinstance(value, (int, float)) and not isinstance(value, bool)
+            }
+        epoch = fields.get("epoch")
+        if type(epoch) is int:
+            self._epoch = max(self._epoch, epoch)
+        if self.state is LinkState.HELD and fields.get("owner") in {None, OWNER}:
+            self._become(LinkState.CONNECTED, "the lease is free again")
+
+    def _take_stats(self, fields: Mapping[str, Any]) -> None:
+        now = fields.get("now")
+        if not isinstance(now, dict):
+            return
+        known = {name: now[name] for name in EngineNow.__slots__ if type(now.get(name)) is int}
+        self.now = EngineNow(**known)
+
+    def _lose(self, now_ns: int, why: str) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+        lost = [*self._sent.values(), *self._unapplied]
+        self._acks += [Ack(sent.tag, "lost", 0, why) for sent in lost if sent.tag]
+        self._sent.clear()
+        self._unapplied.clear()
+        self._close_page()
+        self.now = None
+        self.values = {}
+        self._retry_ns = now_ns + RETRY_NS
+        self._become(LinkState.UNREACHABLE, why)
+
+    def _close_page(self) -> None:
+        if self._page is not None:
+            self._page.close()
+            self._page = None
+
+    def _become(self, state: LinkState, detail: str) -> None:
+        if state is not self.state:
+            kind = "engine_seen" if state is LinkState.CONNECTED else "engine_lost"
+            self._notices.append(Notice(kind, detail))
+        self.state, self.detail = state, detail

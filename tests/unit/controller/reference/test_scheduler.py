@@ -1,0 +1,186 @@
+from dataclasses import dataclass
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.reference.scheduler import Plan, Scheduler, Sequence
+
+KV_TOTAL = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    max_running: int = 8
+    max_batched_tokens: int = 64
+    long_prefill_tokens: int = 64
+    max_queued: int = 1000
+
+
+def tokens_of(plan: Plan) -> int:
+    return len(plan.decodes) + plan.prefill_tokens
+
+
+def step(scheduler: Scheduler, limits: Limits) -> Plan:
+    plan = scheduler.plan(limits)
+    scheduler.advance(plan, ())
+    return plan
+
+
+limits_drawn = st.builds(
+    Limits,
+    max_running=st.integers(1, 10),
+    max_batched_tokens=st.integers(1, 40),
+    long_prefill_tokens=st.integers(1, 40),
+    max_queued=st.integers(1, 20),
+)
+sizes_drawn = st.tuples(st.integers(1, 80), st.integers(1, 20))
+act_drawn = st.one_of(
+    st.tuples(st.just("add"), sizes_drawn),
+    st.tuples(st.just("step"), limits_drawn),
+    st.tuples(st.just("abort"), st.integers(0, 30)),
+    st.tuples(st.just("abort in step"), st.integers(0, 30)),
+)
+
+
+@given(st.lists(act_drawn, max_size=80))
+def test_no_order_of_events_breaks_a_bound(acts: list[tuple[str, object]]) -> None:
+    scheduler = Scheduler(KV_TOTAL)
+    limits = Limits()
+    live: dict[int, Sequence] = {}
+    key = 0
+    for name, detail in acts:
+        if name == "add":
+            assert isinstance(detail, tuple)
+            key += 1
+            prompt_tokens, max_new_tokens = detail
+            sequence = Sequence(key, prompt_tokens, max_new_tokens, arrival_ns=key)
+            queued = scheduler.waiting
+            assert scheduler.add(sequence, limits) == (queued < limits.max_queued)
+            if queued < limits.max_queued:
+                live[key] = sequence
+        elif name == "abort":
+            assert isinstance(detail, int)
+            scheduler.remove(detail)
+            live.pop(detail, None)
+        else:
+            if isinstance(detail, Limits):
+                limits = detail
+            ran = scheduler.running
+            plan = scheduler.plan(limits)
+            assert tokens_of(plan) <= limits.max_batched_tokens
+            assert scheduler.running <= max(ran, limits.max_running)
+            assert all(1 <= part.count <= limits.long_prefill_tokens for part in plan.prefills)
+            served = [s.key for s in plan.decodes] + [p.sequence.key for p in plan.prefills]
+            assert len(set(served)) == len(served)
+            if name == "abort in step":
+                assert isinstance(detail, int)
+                scheduler.remove(detail)
+                live.pop(detail, None)
+            for sequence in scheduler.advance(plan, ()):
+                assert sequence.generated == sequence.max_new_tokens
+                del live[sequence.key]
+        admitted = [sequence for sequence in live.values() if sequence.admitted]
+        assert scheduler.kv_used == sum(s.reserved_tokens for s in admitted) <= KV_TOTAL
+        assert scheduler.running == len(admitted)
+        assert scheduler.waiting == len(live) - len(admitted)
+        assert scheduler.waiting_tokens == sum(s.prompt_tokens - s.prefilled for s in live.values())
+        assert scheduler.oldest_arrival_ns == min(
+            (s.arrival_ns for s in live.values() if not s.admitted), default=0
+        )
+
+
+@given(st.lists(sizes_drawn, min_size=1, max_size=20), limits_drawn)
+def test_every_sequence_ends_with_all_its_tokens(
+    sizes: list[tuple[int, int]], limits: Limits
+) -> None:
+    scheduler = Scheduler(KV_TOTAL)
+    sequences = [Sequence(key, *size, key) for key, size in enumerate(sizes)]
+    for sequence in sequences:
+        assert scheduler.add(sequence, Limits())
+    work = sum(sequence.reserved_tokens for sequence in sequences)
+    steps = 0
+    while scheduler.running or scheduler.waiting:
+        assert not step(scheduler, limits).empty
+        steps += 1
+        assert steps <= work
+    assert all(s.generated == s.max_new_tokens for s in sequences)
+    assert scheduler.kv_used == 0
+
+
+@given(st.lists(sizes_drawn, min_size=1, max_size=20), limits_drawn)
+def test_admission_is_first_come_first_served(sizes: list[tuple[int, int]], limits: Limits) -> None:
+    scheduler = Scheduler(KV_TOTAL)
+    sequences = [Sequence(key, *size, key) for key, size in enumerate(sizes)]
+    for sequence in sequences:
+        scheduler.add(sequence, Limits())
+    while scheduler.running or scheduler.waiting:
+        step(scheduler, limits)
+        admitted = [sequence.admitted for sequence in sequences]
+        assert admitted == sorted(admitted, reverse=True)
+
+
+@given(st.integers(2, 12), st.integers(1, 11))
+def test_decodes_above_the_budget_take_turns(count: int, budget: int) -> None:
+    scheduler = Scheduler(10_000)
+    sequences = [Sequence(key, 1, 500, arrival_ns=key) for key in range(count)]
+    for sequence in sequences:
+        scheduler.add(sequence, Limits())
+    step(scheduler, Limits(max_running=count))
+    for _ in range(4 * count):
+        step(scheduler, Limits(max_running=count, max_batched_tokens=budget))
+    generated = [sequence.generated for sequence in sequences]
+    assert max(generated) - min(generated) <= 1
+
+
+def test_decodes_come_before_prompts() -> None:
+    scheduler = Scheduler(10_000)
+    decoding = Sequence(1, 1, 50, arrival_ns=1)
+    scheduler.add(decoding, Limits())
+    step(scheduler, Limits())
+    scheduler.add(Sequence(2, 500, 1, arrival_ns=2), Limits())
+    plan = step(scheduler, Limits(max_batched_tokens=32))
+    assert plan.decodes == (decoding,)
+    assert plan.prefill_tokens == 31
+
+
+def test_a_long_prompt_leaves_budget_to_the_next_under_its_cap() -> None:
+    scheduler = Scheduler(10_000)
+    scheduler.add(Sequence(1, 500, 1, arrival_ns=1), Limits())
+    scheduler.add(Sequence(2, 20, 1, arrival_ns=2), Limits())
+    plan = step(scheduler, Limits(max_batched_tokens=64, long_prefill_tokens=16))
+    assert [(part.sequence.key, part.count) for part in plan.prefills] == [(1, 16), (2, 16)]
+
+
+def test_lowering_max_running_drains_without_stopping_anyone() -> None:
+    scheduler = Scheduler(10_000)
+    sequences = [Sequence(key, 1, 5 + key, arrival_ns=key) for key in range(6)]
+    for sequence in sequences:
+        scheduler.add(sequence, Limits())
+    step(scheduler, Limits(max_running=4))
+    assert scheduler.running == 4
+    seen = []
+    while scheduler.running:
+        before = scheduler.running
+        plan = step(scheduler, Limits(max_running=2))
+        assert len(plan.decodes) == before or before < 2
+        seen.append(before)
+    assert seen[0] == 4
+    assert all(later <= max(2, earlier) for earlier, later in pairwise(seen))
+    assert all(s.generated == s.max_new_tokens for s in sequences)
+
+
+def test_an_end_of_text_ends_a_sequence_early() -> None:
+    scheduler = Scheduler(100)
+    sequence = Sequence(7, 3, 50, arrival_ns=1)
+    scheduler.add(sequence, Limits())
+    plan = scheduler.plan(Limits())
+    assert scheduler.advance(plan, {7}) == [sequence]
+    assert scheduler.running == 0
+    assert scheduler.kv_used == 0
+
+
+def test_a_sequence_larger_than_the_cache_is_refused() -> None:
+    with pytest.raises(ValueError, match="101 tokens do not fit a KV cache of 100"):
+        Scheduler(100).add(Sequence(1, 100, 1, arrival_ns=1), Limits())
