@@ -1,6 +1,7 @@
 """What this kernel allows, probed and never guessed from its version."""
 
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,10 +87,15 @@ def cgroup_mounts(mountinfo: str) -> tuple[Path | None, bool]:
             continue
         kind, _, options = right.split(" ", 2)
         if kind == "cgroup2" and cgroup2 is None:
-            cgroup2 = Path(left.split(" ")[4])
+            cgroup2 = _mount_point(left)
         elif kind == "cgroup" and "cpu" in options.split(","):
             cpu_on_v1 = True
     return cgroup2, cpu_on_v1
+
+
+def _mount_point(line: str) -> Path:
+    r"""The mount point in a line of mountinfo, which writes a space as \040."""
+    return Path(re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), line.split(" ")[4]))
 
 
 def probe(lib: Libbpf | None) -> Features:
@@ -130,7 +136,7 @@ def is_bpffs(path: Path) -> bool:
     best, kind = -1, ""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         left, _, right = line.partition(" - ")
-        mount = Path(left.split(" ")[4])
+        mount = _mount_point(left)
         if real.is_relative_to(mount) and len(mount.parts) >= best:
             best, kind = len(mount.parts), right.split(" ")[0]
     return kind == "bpf"

@@ -1,7 +1,7 @@
 """The histograms the kernel fills: log-linear buckets, and what can be said from them.
 
 Eight buckets an octave from 2^10 ns to 2^36 ns, one below and one above. A bucket's middle is
-within 6.25% of every value in it (half of an eighth), from 1 µs to 60 s.
+within 6.25% of every value in it (half of an eighth), from 2^10 ns (about 1 µs) to 68 s.
 """
 
 from bisect import bisect_left
@@ -78,12 +78,7 @@ class Histogram:
         A bound inside a slot counts the slots that end at or below it.
         """
         totals = [0, *accumulate(self.slots)]
-        return [totals[_slots_up_to(bound)] for bound in bounds_ns]
-
-
-def _slots_up_to(bound_ns: int) -> int:
-    slot = slot_of(bound_ns)
-    return slot + 1 if UPPER_BOUNDS_NS[slot] <= bound_ns else slot
+        return [totals[slot_of(bound)] for bound in bounds_ns]
 
 
 EMPTY: Final = Histogram((0,) * SLOTS, 0)
