@@ -319,6 +319,7 @@ class EngineLink:
         self._acks += [Ack(sent.tag, "lost", 0, why) for sent in lost if sent.tag]
         self._sent.clear()
         self._unapplied.clear()
+        self._held = {}
         self._close_page()
         self.now = None
         self.values = {}

@@ -1,0 +1,300 @@
+"""Carries decisions out: knobs to engines, limits to cgroups, and every one of them to the journal.
+
+A decision is told to the agent before it is carried out, and its acknowledgement after; in shadow
+mode it is only told. Whatever refuses (a cgroup file, an engine) ends in an acknowledgement that
+says so and a pause for that target, never in an exception in the loop.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from controller.actions import (
+    Action,
+    Proposal,
+    ReleaseKnobs,
+    ReleaseLimit,
+    SetKnobs,
+    SetQuota,
+    SetWeight,
+)
+from controller.attribution import Cause
+from controller.batching import BatchMemory
+from controller.cpu_limits import CpuMemory, NeighbourView
+from controller.engines.link import Ack
+from controller.journal_rows import Change
+from controller.limits.cgroup import CgroupError, Group, Hierarchies, cpu_group
+from controller.limits.cpu import read_weight
+from controller.limits.limiter import Lapsed, Limiter
+from controller.limits.undo import Foreign
+from controller.policy_model import Mode
+from controller.watch import EngineWatch
+from controller.wire import Channel
+
+PAUSE_NS: Final = 5_000_000_000
+
+
+@dataclass(slots=True)
+class _Pending:
+    edge_ns: int | None
+
+
+class Actuator:
+    """The loop's hands. Told of targets by name; `""` in an action means the engine itself."""
+
+    def __init__(self, channel: Channel, limiter: Limiter, hierarchies: Hierarchies) -> None:
+        """Limits go through `limiter`, which keeps the undo list."""
+        self._channel = channel
+        self._limiter = limiter
+        self._hierarchies = hierarchies
+        self._groups: dict[str, Group] = {}
+        self._quotas: dict[str, float] = {}
+        self._paused: dict[str, int] = {}
+        self._pending: dict[int, _Pending] = {}
+        self._reactions: list[int] = []
+        self._tag = 0
+        self._guard_lost = False
+
+    def heartbeat(self, now_ns: int) -> None:
+        """Tell the guard that we live; say so once when it is gone."""
+        if not self._limiter.heartbeat(now_ns) and not self._guard_lost:
+            self._guard_lost = True
+            self.event("guard_lost", "guard", {})
+
+    def find_group(self, cgroup: str | None) -> tuple[Group | None, str, int | None]:
+        """The group that rules a cgroup's CPU, why there is none, and its weight without us."""
+        if cgroup is None:
+            return None, "shares its cgroup with others: its CPU weight can't be set", None
+        try:
+            group = cpu_group(self._hierarchies, cgroup)
+            held = next((h for h in self._limiter.held() if h.group == group), None)
+            if held is not None:
+                return group, "", None
+            return group, "", read_weight(group)
+        except CgroupError as error:
+            return None, str(error), None
+
+    def set_neighbours(self, cgroups: Mapping[str, str | None]) -> None:
+        """The neighbours there are now, by name, and their cgroups."""
+        self._groups = {}
+        for name, cgroup in cgroups.items():
+            group, _, _ = self.find_group(cgroup)
+            if group is not None:
+                self._groups[name] = group
+        for name in [name for name in self._quotas if name not in self._groups]:
+            del self._quotas[name]
+
+    def limitable(self, neighbours: tuple[NeighbourView, ...]) -> tuple[NeighbourView, ...]:
+        """Those that can be limited now: their group is known and nothing refused lately."""
+        now_ns = time.monotonic_ns()
+        return tuple(
+            each
+            for each in neighbours
+            if each.name in self._groups and self._paused.get(each.name, 0) <= now_ns
+        )
+
+    def quota_of(self, name: str) -> float | None:
+        """The quota we hold on a neighbour."""
+        return self._quotas.get(name)
+
+    def carry_out(
+        self,
+        watch: EngineWatch,
+        mode: Mode,
+        cause: Cause,
+        proposal: Proposal,
+        edge_ns: int | None,
+    ) -> None:
+        """Journal the decision, and do it in control mode."""
+        self._tag += 1
+        signals = dict(watch.verdict.evidence) | {"backpressure": watch.pressure.value}
+        self._channel.send(
+            {
+                "type": "decision",
+                "tag": self._tag,
+                "mono_ns": time.monotonic_ns(),
+                "engine": watch.policy.name,
+                "mode": mode,
+                "cause": str(cause),
+                "action": [
+                    change.as_dict()
+                    for action in proposal.actions
+                    for change in _changes(action, watch.policy.name)
+                ],
+                "signals": signals,
+                "reason": proposal.reason,
+                "ack": "shadow" if mode == "shadow" else "pending",
+            }
+        )
+        if mode != "control":
+            return
+        for action in proposal.actions:
+            self._do(watch, action, proposal.reason, edge_ns)
+
+    def acknowledged(self, ack: Ack, now_ns: int) -> int | None:
+        """Journal an engine's answer; the time from the edge that led to it, if one did."""
+        self._tell_ack(ack.tag, ack.ack, ack.ack_ns, ack.detail)
+        pending = self._pending.pop(ack.tag, None)
+        if pending is None or pending.edge_ns is None or ack.ack not in {"applied", "pending"}:
+            return None
+        return now_ns - pending.edge_ns
+
+    def take_reactions(self) -> list[int]:
+        """Times from an edge to a limit read back, since the last call."""
+        reactions, self._reactions = self._reactions, []
+        return reactions
+
+    def check_limits(self, engines: Mapping[str, EngineWatch]) -> None:
+        """Find limits that others wrote or undid, and let go of them."""
+        try:
+            noticed = self._limiter.check()
+        except CgroupError as error:
+            self.event("limits", "undo list", {"error": str(error)})
+            return
+        for each in noticed:
+            if isinstance(each, Lapsed):
+                file = each.held.file
+                self.event("limit_lapsed", str(file), {})
+            else:
+                file = each.entry.file
+                self.event("foreign_write", str(file), {"found": each.found})
+            self._let_go(engines, file.parent)
+
+    def give_back_knobs(self, watch: EngineWatch, now_ns: int) -> None:
+        """Release the engine's lease."""
+        if watch.link is not None and watch.link.held:
+            watch.link.release(0, now_ns)
+        watch.batch = BatchMemory()
+
+    def give_back_limits(self, reason: str) -> None:
+        """Undo every limit."""
+        try:
+            report = self._limiter.release_all()
+        except CgroupError as error:
+            self.event("undo", "limits", {"reason": reason, "error": str(error)})
+            return
+        self._quotas.clear()
+        if report.restored or report.kept or report.foreign:
+            self.event("undo", "limits", {"reason": reason, "restored": len(report.restored)})
+
+    def drop(self, watch: EngineWatch, now_ns: int) -> None:
+        """An engine is gone from the targets: give back what we hold of it and close its link."""
+        self.give_back_knobs(watch, now_ns)
+        if watch.group is not None:
+            try:
+                self._limiter.release(watch.group)
+            except CgroupError as error:
+                self.event("undo", watch.policy.name, {"error": str(error)})
+        if watch.link is not None:
+            watch.link.close()
+
+    def reset(self) -> None:
+        """An operator changed the mode: what others wrote before may be limited again."""
+        self._limiter.reset()
+        self._paused.clear()
+
+    def event(self, kind: str, subject: str, detail: Mapping[str, Any]) -> None:
+        """Journal a change of state."""
+        self._channel.send(
+            {
+                "type": "event",
+                "mono_ns": time.monotonic_ns(),
+                "kind": kind,
+                "subject": subject,
+                "detail": dict(detail),
+            }
+        )
+
+    def _do(self, watch: EngineWatch, action: Action, reason: str, edge_ns: int | None) -> None:
+        now_ns = time.monotonic_ns()
+        match action:
+            case SetKnobs(values=values):
+                self._pending[self._tag] = _Pending(edge_ns)
+                if watch.link is None or not watch.link.set(values, self._tag, now_ns):
+                    self._tell_ack(self._tag, "lost", 0, "no connection to the engine")
+            case ReleaseKnobs():
+                if watch.link is None or not watch.link.release(self._tag, now_ns):
+                    self._tell_ack(self._tag, "lost", 0, "no connection: the lease runs out")
+            case SetWeight(weight=weight):
+                done = watch.group is not None and self._limit(watch.group, weight, None, reason)
+                if not done:
+                    watch.base_weight = None
+                    watch.cpu = CpuMemory()
+                self._limit_done(done, now_ns, edge_ns)
+            case SetQuota(target=target, cores=cores):
+                group = self._groups.get(target)
+                done = group is not None and self._limit(group, None, cores, reason)
+                if done:
+                    self._quotas[target] = cores
+                else:
+                    self._paused[target] = now_ns + PAUSE_NS
+                self._limit_done(done, now_ns, edge_ns)
+            case ReleaseLimit(target=target):
+                group = self._groups.get(target) if target else watch.group
+                self._quotas.pop(target, None)
+                self._release(group, now_ns)
+
+    def _limit(self, group: Group, weight: int | None, cores: float | None, reason: str) -> bool:
+        try:
+            if weight is not None:
+                held = self._limiter.set_weight(group, weight, reason)
+            else:
+                held = self._limiter.set_quota(group, cores, reason)
+        except CgroupError as error:
+            self.event("limit_refused", group.path, {"error": str(error)})
+            return False
+        if isinstance(held, Foreign):
+            self.event("foreign_write", str(held.entry.file), {"found": held.found})
+            return False
+        return True
+
+    def _limit_done(self, done: bool, began_ns: int, edge_ns: int | None) -> None:
+        now_ns = time.monotonic_ns()
+        self._tell_ack(self._tag, "applied" if done else "refused", now_ns - began_ns, "")
+        if done and edge_ns is not None:
+            self._reactions.append(now_ns - edge_ns)
+
+    def _release(self, group: Group | None, began_ns: int) -> None:
+        if group is None:
+            self._tell_ack(self._tag, "lost", 0, "the cgroup is gone")
+            return
+        try:
+            self._limiter.release(group)
+        except CgroupError as error:
+            self._tell_ack(self._tag, "refused", 0, str(error))
+            return
+        self._tell_ack(self._tag, "applied", time.monotonic_ns() - began_ns, "")
+
+    def _let_go(self, engines: Mapping[str, EngineWatch], directory: Path) -> None:
+        for watch in engines.values():
+            if watch.group is not None and watch.group.directory == directory:
+                watch.cpu = CpuMemory()
+        for name, group in self._groups.items():
+            if group.directory == directory:
+                self._quotas.pop(name, None)
+                self._paused[name] = time.monotonic_ns() + PAUSE_NS
+
+    def _tell_ack(self, tag: int, ack: str, ack_ns: int, detail: str) -> None:
+        self._channel.send(
+            {"type": "ack", "tag": tag, "ack": ack, "ack_us": ack_ns // 1000, "detail": detail}
+        )
+
+
+def _changes(action: Action, engine: str) -> list[Change]:
+    match action:
+        case SetKnobs(values=values, old=old):
+            return [
+                Change("knob", engine, name, old.get(name), value)
+                for name, value in values.items()
+                if old.get(name) != value
+            ]
+        case ReleaseKnobs(old=old):
+            return [Change("knob", engine, name, value, "start") for name, value in old.items()]
+        case SetWeight(weight=weight, old=before):
+            return [Change("limit", engine, "cpu_weight", before, weight)]
+        case SetQuota(target=target, cores=cores, old=was):
+            return [Change("limit", target, "cpu_quota", was, round(cores, 4))]
+        case ReleaseLimit(target=target, knob=knob, old=held):
+            return [Change("limit", target or engine, knob, held, "original")]

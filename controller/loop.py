@@ -1,0 +1,351 @@
+"""The fast loop: collect, decide, actuate; every tick, and at once when the kernel raises an edge.
+
+One thread, one selector, no call in it that waits for anybody. Decisions are made by the pure
+functions of `cpu_limits` and `batching`; here is only the order, the clock and the wiring.
+"""
+
+import selectors
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from bpf.layout import Edge
+from bpf.libbpf import Ring
+from bpf.readers import CounterReader
+from controller.actions import Proposal
+from controller.actuator import Actuator
+from controller.attribution import Cause
+from controller.batching import BatchMemory, BatchView, decide_batch
+from controller.cpu_limits import CpuMemory, CpuView, NeighbourView, decide_cpu
+from controller.engines.client import EngineClient
+from controller.engines.link import EngineLink
+from controller.limits.cgroup import CgroupError
+from controller.limits.cpu import read_throttling
+from controller.policy_model import Mode, Policy
+from controller.signals import Signals
+from controller.timing import Timing
+from controller.watch import THROTTLING_EVERY_NS, EngineWatch
+from controller.wire import Channel, Message, NeighbourTarget, parse_targets
+
+STATUS_EVERY_NS: Final = 250_000_000
+LIMITS_EVERY_NS: Final = 1_000_000_000
+EDGE_SPACING_NS: Final = 3_000_000
+"""Edges closer together than this share one tick: under contention the kernel raises many."""
+
+USE_WINDOW_NS: Final = 1_000_000_000
+LATE_NS: Final = 5_000_000
+
+
+class _Neighbour:
+    """A neighbour's recent CPU use."""
+
+    def __init__(self, target: NeighbourTarget) -> None:
+        self.target = target
+        self.runs: deque[tuple[int, int]] = deque()
+
+    def used_cores(self) -> float:
+        if len(self.runs) < 2:
+            return 0.0
+        (first_ns, first), (last_ns, last) = self.runs[0], self.runs[-1]
+        return (last - first) / (last_ns - first_ns) if last_ns > first_ns else 0.0
+
+    def take(self, now_ns: int, run_ns: int) -> None:
+        self.runs.append((now_ns, run_ns))
+        while len(self.runs) > 2 and self.runs[1][0] <= now_ns - USE_WINDOW_NS:
+            self.runs.popleft()
+
+
+class Loop:
+    """Runs until the agent is gone."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        channel: Channel,
+        reader: CounterReader,
+        actuator: Actuator,
+        cpus: int,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """The `Ring` of edges is made by the caller with `on_edge` and handed to `run`."""
+        self._policy = policy
+        self._mode: Mode = policy.mode
+        self._channel = channel
+        self._reader = reader
+        self._actuator = actuator
+        self._cpus = cpus
+        self._clock = clock
+        self._engines: dict[str, EngineWatch] = {}
+        self._neighbours: dict[str, _Neighbour] = {}
+        self._rows: set[int] = set()
+        self._edge_ns: int | None = None
+        self._injected: tuple[float, int] = (0.0, 0)
+        self._selector = selectors.DefaultSelector()
+        self._registered: dict[str, EngineClient] = {}
+        self._last_tick_ns = 0
+        self._status_ns = 0
+        self._limits_ns = 0
+        self._ticks = 0
+        self._late = 0
+        self._timings = {
+            name: Timing() for name in ("collect", "decide", "actuate", "tick", "reaction", "late")
+        }
+
+    def on_edge(self, edge: Edge) -> None:
+        """Note that a threshold was crossed; the next turn of `run` ticks at once."""
+        if edge.slot in self._rows and self._edge_ns is None:
+            self._edge_ns = edge.at_ns
+
+    def run(self, edges: Ring) -> None:
+        """Tick until the agent's end of the channel closes."""
+        self._selector.register(self._channel, selectors.EVENT_READ, self._on_agent)
+        self._selector.register(edges, selectors.EVENT_READ, edges.consume)
+        due_ns = self._clock()
+        try:
+            while True:
+                wake_ns = due_ns
+                if self._edge_ns is not None:
+                    wake_ns = min(due_ns, self._last_tick_ns + EDGE_SPACING_NS)
+                wait_s = max(0, wake_ns - self._clock()) / 1e9
+                for key, _ in self._selector.select(wait_s):
+                    key.data()
+                now_ns = self._clock()
+                self._take_answers(now_ns)
+                on_edge = (
+                    self._edge_ns is not None and now_ns - self._last_tick_ns >= EDGE_SPACING_NS
+                )
+                if now_ns >= due_ns:
+                    self._timings["late"].add(now_ns - due_ns)
+                    self._late += now_ns - due_ns > LATE_NS
+                elif not on_edge:
+                    continue
+                self.tick(now_ns)
+                due_ns = now_ns + self._period_ns()
+        except EOFError:
+            pass
+        finally:
+            self.stop()
+
+    def tick(self, now_ns: int) -> None:
+        """One round: collect, decide, actuate, and what is due beside that."""
+        edge_ns, self._edge_ns = self._edge_ns, None
+        self._actuator.heartbeat(now_ns)
+        seen = self._collect(now_ns)
+        collected_ns = self._clock()
+        proposals = self._decide(seen)
+        decided_ns = self._clock()
+        for watch, cause, proposal in proposals:
+            self._actuator.carry_out(watch, self._mode, cause, proposal, edge_ns)
+            watch.restart_window()
+        actuated_ns = self._clock()
+        self._timings["collect"].add(collected_ns - now_ns)
+        self._timings["decide"].add(decided_ns - collected_ns)
+        if proposals:
+            self._timings["actuate"].add(actuated_ns - decided_ns)
+        self._timings["tick"].add(actuated_ns - now_ns)
+        self._ticks += 1
+        self._last_tick_ns = now_ns
+        if now_ns - self._limits_ns >= LIMITS_EVERY_NS:
+            self._limits_ns = now_ns
+            self._actuator.check_limits(self._engines)
+        self._follow_links(now_ns)
+        self._take_answers(now_ns)
+        if now_ns - self._status_ns >= STATUS_EVERY_NS:
+            self._status_ns = now_ns
+            self._channel.send(self._status())
+
+    def stop(self) -> None:
+        """Give everything back and close what is open."""
+        self._give_back("the controller stops")
+        for watch in self._engines.values():
+            if watch.link is not None:
+                watch.link.close()
+        self._selector.close()
+
+    def _collect(self, now_ns: int) -> list[tuple[EngineWatch, Signals]]:
+        neighbours_ns = 0
+        for each in self._neighbours.values():
+            run_ns = self._reader.counters(each.target.row).run_ns
+            each.take(now_ns, run_ns)
+            neighbours_ns += run_ns
+        value, until_ns = self._injected
+        injected = value if now_ns < until_ns else 0.0
+        seen = []
+        for watch in self._engines.values():
+            if watch.group is not None and now_ns - watch.throttling_at_ns >= THROTTLING_EVERY_NS:
+                watch.throttling_at_ns = now_ns
+                try:
+                    watch.throttled_ns = read_throttling(watch.group).throttled_ns
+                except CgroupError as error:
+                    watch.group_detail = str(error)
+            signals = watch.take(
+                now_ns,
+                self._reader.counters(watch.row),
+                neighbours_ns,
+                injected,
+                self._policy.controller.neighbour_pressure,
+            )
+            seen.append((watch, signals))
+        return seen
+
+    def _decide(
+        self, seen: list[tuple[EngineWatch, Signals]]
+    ) -> list[tuple[EngineWatch, Cause, Proposal]]:
+        if self._mode == "observe":
+            return []
+        neighbours = tuple(
+            NeighbourView(each.target.name, each.used_cores(), each.target.min_cores)
+            for each in self._neighbours.values()
+            if each.target.limit and each.target.cgroup is not None
+        )
+        proposals = []
+        for watch, signals in seen:
+            cause = watch.verdict.cause
+            weighable = watch.base_weight is not None and watch.policy.limits.cpu_weight_max > 0
+            view = CpuView(
+                watch.base_weight if weighable else None,
+                watch.policy.limits.cpu_weight_max,
+                self._cpus,
+                self._actuator.limitable(neighbours),
+            )
+            watch.cpu, proposal = decide_cpu(view, watch.cpu, signals, cause)
+            if proposal is not None:
+                proposals.append((watch, cause, proposal))
+            link = watch.link
+            if link is None or not link.can_set or link.hello is None:
+                continue
+            batch = BatchView(
+                link.hello.knobs, watch.policy.slo, watch.policy.knobs, link.hello.graph_sizes
+            )
+            watch.batch, proposal = decide_batch(batch, watch.batch, signals, watch.model, cause)
+            if proposal is not None:
+                proposals.append((watch, cause, proposal))
+        return proposals
+
+    def _period_ns(self) -> int:
+        """Seed A1: a fast tick under backpressure."""
+        control = self._policy.controller
+        pressed = any(
+            watch.pressure.value > control.backpressure_threshold
+            for watch in self._engines.values()
+        )
+        ms = control.fast_tick_interval_ms if pressed else control.scheduler_tick_interval_ms
+        return int(ms * 1e6)
+
+    def _follow_links(self, now_ns: int) -> None:
+        for watch in self._engines.values():
+            if watch.link is not None:
+                watch.link.tick(now_ns)
+                watch.link.on_writable(now_ns)
+        # first all that went, then all that came: a new connection may have an old one's number
+        now = {name: watch.link.client for name, watch in self._engines.items() if watch.link}
+        for name in list(self._registered):
+            if now.get(name) is not self._registered[name]:
+                self._selector.unregister(self._registered.pop(name))
+        for name, client in now.items():
+            if client is not None and name not in self._registered:
+                link = self._engines[name].link
+                assert link is not None
+                self._selector.register(client, selectors.EVENT_READ, self._reader_of(link))
+                self._registered[name] = client
+
+    def _reader_of(self, link: EngineLink) -> Callable[[], None]:
+        return lambda: link.on_readable(self._clock())
+
+    def _take_answers(self, now_ns: int) -> None:
+        for watch in self._engines.values():
+            if watch.link is None:
+                continue
+            for ack in watch.link.take_acks():
+                reaction_ns = self._actuator.acknowledged(ack, now_ns)
+                if reaction_ns is not None:
+                    self._timings["reaction"].add(reaction_ns)
+            for notice in watch.link.take_notices():
+                if notice.kind in {"engine_restarted", "engine_lost"}:
+                    watch.forget()
+                self._actuator.event(notice.kind, watch.policy.name, {"detail": notice.detail})
+        for reaction_ns in self._actuator.take_reactions():
+            self._timings["reaction"].add(reaction_ns)
+
+    def _on_agent(self) -> None:
+        if self._channel.wants_write:
+            self._channel.flush()
+        for message in self._channel.receive():
+            self.take(message)
+
+    def take(self, message: Message) -> None:
+        """Do what a message of the agent says."""
+        match message["type"]:
+            case "targets":
+                self._set_targets(message)
+            case "mode":
+                self._set_mode(message["mode"], message.get("reason", ""))
+            case "inject":
+                until_ns = self._clock() + int(message["duration_ms"] * 1e6)
+                self._injected = (message["value"], until_ns)
+
+    def _set_targets(self, message: Message) -> None:
+        engines, neighbours = parse_targets(message)
+        policies = {engine.name: engine for engine in self._policy.engines}
+        old = self._engines
+        self._engines = {}
+        for target in engines:
+            watch = old.pop(target.name, None)
+            group, detail, weight = self._actuator.find_group(target.cgroup)
+            if watch is not None and watch.row == target.row and watch.group == group:
+                self._engines[target.name] = watch
+                continue
+            if watch is not None:
+                old[target.name] = watch
+            lease_ms = self._policy.controller.lease_ms
+            fresh = EngineWatch(policies[target.name], target.row, group, lease_ms)
+            fresh.base_weight, fresh.group_detail = weight, detail
+            self._engines[target.name] = fresh
+        for watch in old.values():
+            self._actuator.drop(watch, self._clock())
+        known = self._neighbours
+        self._neighbours = {}
+        self._follow_links(self._clock())
+        for each in neighbours:
+            before = known.get(each.name)
+            kept = before if before is not None and before.target == each else _Neighbour(each)
+            self._neighbours[each.name] = kept
+        self._actuator.set_neighbours({each.name: each.cgroup for each in neighbours})
+        self._rows = {watch.row for watch in self._engines.values()}
+
+    def _set_mode(self, mode: Mode, reason: str) -> None:
+        if mode == self._mode:
+            return
+        if self._mode == "control":
+            self._give_back(f"mode {mode}: {reason}")
+        for watch in self._engines.values():
+            watch.cpu, watch.batch = CpuMemory(), BatchMemory()
+        self._actuator.event("mode", mode, {"from": self._mode, "reason": reason})
+        self._mode = mode
+        self._actuator.reset()
+        self._channel.send(self._status())
+
+    def _give_back(self, reason: str) -> None:
+        for watch in self._engines.values():
+            self._actuator.give_back_knobs(watch, self._clock())
+        self._actuator.give_back_limits(reason)
+
+    def _status(self) -> dict[str, Any]:
+        return {
+            "type": "status",
+            "mode": self._mode,
+            "engines": {name: watch.status() for name, watch in self._engines.items()},
+            "neighbours": {
+                name: {
+                    "used_cores": each.used_cores(),
+                    "quota_cores": self._actuator.quota_of(name),
+                }
+                for name, each in self._neighbours.items()
+            },
+            "loop": {
+                "ticks": self._ticks,
+                "late_ticks": self._late,
+                **{name: timing.as_message() for name, timing in self._timings.items()},
+            },
+        }

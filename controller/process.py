@@ -1,0 +1,83 @@
+"""The controller process: `python -m controller.process`, started and watched by sitsd.
+
+It inherits everything it needs as file descriptors (its end of the socket pair, the counters, the
+edges, the guard's pipe), so it opens no BPF map by name and needs no privilege for it. Its first
+message is the configuration.
+"""
+
+import argparse
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from bpf.layout import parse_edge
+from bpf.libbpf import Libbpf, Ring
+from bpf.readers import CounterReader
+from controller.actuator import Actuator
+from controller.limits.cgroup import read_hierarchies
+from controller.limits.limiter import Limiter
+from controller.loop import Loop
+from controller.policy import policy_from_json
+from controller.wire import Channel, Message
+
+NICE: Final = -10
+"""The loop must run when neighbours take the CPU; it uses little of it."""
+
+CONFIG_TIMEOUT_MS: Final = 10_000
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the controller until the agent is gone."""
+    parser = argparse.ArgumentParser(prog="sits-controller", description=__doc__)
+    parser.add_argument("--channel", type=int, required=True, help="our end of the socket pair")
+    parser.add_argument("--counters", type=int, required=True, help="the counters map")
+    parser.add_argument("--health", type=int, required=True, help="the health map")
+    parser.add_argument("--edges", type=int, required=True, help="the edges ring")
+    parser.add_argument("--heartbeat", type=int, required=True, help="the guard's pipe")
+    parser.add_argument("--cpus", type=int, required=True, help="possible CPUs")
+    options = parser.parse_args(arguments)
+    # The agent ends us by closing the channel, so that everything is given back first; a signal to
+    # the whole group, such as Ctrl-C at a terminal, must not cut that short.
+    for each in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(each, signal.SIG_IGN)
+    with suppress(PermissionError):
+        os.nice(NICE)
+
+    channel = Channel(socket.socket(fileno=options.channel))
+    config, *early = _first_messages(channel)
+    policy = policy_from_json(config["policy"])
+    reader = CounterReader(options.counters, options.health, policy.agent.max_targets, options.cpus)
+    limiter = Limiter(Path(config["undo_path"]), options.heartbeat)
+    actuator = Actuator(channel, limiter, read_hierarchies())
+    loop = Loop(policy.with_mode(config["mode"]), channel, reader, actuator, os.cpu_count() or 1)
+    edges = Ring(Libbpf(), options.edges, lambda raw: loop.on_edge(parse_edge(raw)))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    for message in early:
+        loop.take(message)
+    gc.freeze()
+    try:
+        loop.run(edges)
+    finally:
+        edges.close()
+        reader.close()
+        channel.close()
+
+
+def _first_messages(channel: Channel) -> list[Message]:
+    poll = select.poll()
+    poll.register(channel, select.POLLIN)
+    while poll.poll(CONFIG_TIMEOUT_MS):
+        if messages := channel.receive():
+            return messages
+    raise SystemExit("sits-controller: no configuration came")
+
+
+if __name__ == "__main__":
+    main()

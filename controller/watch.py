@@ -1,0 +1,188 @@
+"""What the loop keeps of one engine between ticks, and what it makes of it."""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from bpf.layout import Counters
+from controller.attribution import MEANING, Cause, Verdict, attribute
+from controller.backpressure import Backpressure, backpressure
+from controller.batching import BatchMemory
+from controller.cpu_limits import CpuMemory
+from controller.engines.link import EngineLink
+from controller.engines.page import EngineNow, Step
+from controller.limits.cgroup import Group
+from controller.policy_model import Engine
+from controller.signals import Sample, Signals, between
+from controller.step_model import StepModel, learn
+
+WINDOW_NS: Final = 500_000_000
+ARRIVALS_NS: Final = 5_000_000_000
+ARRIVALS_EVERY_NS: Final = 100_000_000
+DISTURBED: Final = 0.03
+"""Share of CPU demand lost to others above which steps teach the model nothing."""
+
+THROTTLING_EVERY_NS: Final = 250_000_000
+
+
+class EngineWatch:
+    """One engine: its policy, its row, its link, its recent past and what we hold of it."""
+
+    def __init__(self, policy: Engine, row: int, group: Group | None, lease_ms: int) -> None:
+        self.policy = policy
+        self.row = row
+        self.group = group
+        self.base_weight: int | None = None
+        self.group_detail = ""
+        self.link = EngineLink(policy.admin_socket, lease_ms) if policy.admin_socket else None
+        self.model = StepModel()
+        self.cpu = CpuMemory()
+        self.batch = BatchMemory()
+        self.signals: Signals | None = None
+        self.verdict = Verdict(Cause.NONE, {})
+        self.pressure = Backpressure()
+        self.cause_ns: dict[str, int] = {}
+        self.throttled_ns = 0
+        self.throttling_at_ns = 0
+        self._samples: deque[Sample] = deque()
+        self._steps: deque[Step] = deque()
+        self._arrivals: deque[tuple[int, int]] = deque()
+
+    def take(
+        self,
+        now_ns: int,
+        counters: Counters,
+        neighbours_ns: int,
+        injected: float,
+        neighbour_pressure: float,
+    ) -> Signals:
+        """Add one tick's figures; returns the signals of the window they end."""
+        fresh = self.link.read_page() if self.link is not None else ()
+        engine = self.link.now if self.link is not None else None
+        self._keep(Sample(now_ns, counters, self.throttled_ns, neighbours_ns), fresh)
+        signals = between(
+            self._samples[0],
+            self._samples[-1],
+            engine,
+            self._steps,
+            self._arrival_rate(now_ns, engine),
+            injected,
+        )
+        elapsed_ns = now_ns - self.signals.now_ns if self.signals is not None else 0
+        self.signals = signals
+        self.model = learn(self.model, fresh, signals.neighbour_pressure > DISTURBED)
+        self.pressure = backpressure(signals, self.policy.slo.ttft_ms)
+        self.verdict = attribute(signals, self.policy.slo, neighbour_pressure)
+        if signals.at_risk:
+            cause = str(self.verdict.cause)
+            self.cause_ns[cause] = self.cause_ns.get(cause, 0) + elapsed_ns
+        return signals
+
+    def restart_window(self) -> None:
+        """Judge what follows by itself: something was just changed."""
+        if self._samples:
+            last = self._samples[-1]
+            self._samples.clear()
+            self._samples.append(last)
+        self._steps.clear()
+
+    def forget(self) -> None:
+        """The engine started anew: nothing learnt or held of it is true any more."""
+        self.batch = BatchMemory()
+        self.model = StepModel()
+        self._arrivals.clear()
+        self._steps.clear()
+
+    def status(self) -> dict[str, Any]:
+        """The engine's part of a `status` message."""
+        link = self.link
+        return {
+            "admin": {
+                "state": "none" if link is None else str(link.state),
+                "detail": "the policy names no admin socket" if link is None else link.detail,
+            },
+            "engine": _identity(link),
+            "knobs": _knobs(link, self.batch.point),
+            "now": _now(link.now if link is not None else None),
+            "backpressure": {
+                "value": self.pressure.value,
+                "queue": self.pressure.queue,
+                "kv": self.pressure.kv,
+                "cpu": self.pressure.cpu,
+                "injected": self.pressure.injected,
+            },
+            "cause": str(self.verdict.cause),
+            "cause_meaning": MEANING[self.verdict.cause],
+            "evidence": dict(self.verdict.evidence),
+            "cause_ns": dict(self.cause_ns),
+            "cpu_weight": None
+            if self.base_weight is None
+            else {"value": self.cpu.weight or self.base_weight, "base": self.base_weight},
+            "group_detail": self.group_detail,
+            "model": {
+                "trusted": self.model.trusted,
+                "base_ms": self.model.base_ms,
+                "prefill_ms": self.model.prefill_ms,
+                "decode_ms": self.model.decode_ms,
+                "kv_ms": self.model.kv_ms,
+                "error": self.model.error,
+                "steps": self.model.steps,
+            },
+        }
+
+    def _keep(self, sample: Sample, steps: Sequence[Step]) -> None:
+        self._samples.append(sample)
+        while len(self._samples) > 2 and self._samples[1].now_ns <= sample.now_ns - WINDOW_NS:
+            self._samples.popleft()
+        self._steps.extend(steps)
+        while self._steps and self._steps[0].end_ns < self._samples[0].now_ns:
+            self._steps.popleft()
+
+    def _arrival_rate(self, now_ns: int, engine: EngineNow | None) -> float:
+        """Prompt tokens a second over the last seconds."""
+        if engine is None:
+            return 0.0
+        arrivals = self._arrivals
+        if not arrivals or now_ns - arrivals[-1][0] >= ARRIVALS_EVERY_NS:
+            arrivals.append((now_ns, engine.prompt_tokens_total))
+        while len(arrivals) > 2 and arrivals[1][0] <= now_ns - ARRIVALS_NS:
+            arrivals.popleft()
+        elapsed_ns = now_ns - arrivals[0][0]
+        if elapsed_ns < ARRIVALS_EVERY_NS:
+            return 0.0
+        return (engine.prompt_tokens_total - arrivals[0][1]) / (elapsed_ns / 1e9)
+
+
+def _identity(link: EngineLink | None) -> dict[str, str] | None:
+    if link is None or link.hello is None:
+        return None
+    hello = link.hello
+    return {"name": hello.engine, "version": hello.version, "instance": hello.instance}
+
+
+def _knobs(link: EngineLink | None, held: Mapping[str, float]) -> dict[str, Any]:
+    if link is None or link.hello is None:
+        return {}
+    return {
+        name: {
+            "value": link.values.get(name, knob.start),
+            "start": knob.start,
+            "unit": knob.unit,
+            "held": name in held,
+        }
+        for name, knob in link.hello.knobs.items()
+    }
+
+
+def _now(engine: EngineNow | None) -> dict[str, Any] | None:
+    if engine is None:
+        return None
+    return {
+        "running": engine.running,
+        "waiting": engine.waiting,
+        "kv_use": engine.kv_used / engine.kv_total if engine.kv_total else None,
+        "steps": engine.steps,
+        "epoch": engine.epoch,
+        "preemptions": engine.preemptions_total,
+        "lease_expiries": engine.lease_expiries_total,
+    }

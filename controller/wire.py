@@ -1,0 +1,109 @@
+"""What the agent and the controller say to each other: JSON, one object a line, over a socket pair.
+
+The agent sends `config` once, then `targets` and `mode` as they change. The controller sends
+`status` a few times a second and `decision`, `ack` and `event` as they happen. Both ends are ours
+and of one version; a line that is not understood is a bug and ends the controller.
+"""
+
+import json
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineTarget:
+    """An engine as discovery found it: its row in the counters and its cgroup's path."""
+
+    name: str
+    row: int
+    cgroup: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class NeighbourTarget:
+    """A neighbour as discovery found it; `limit` says whether it may be limited."""
+
+    name: str
+    row: int
+    cgroup: str | None
+    limit: bool
+    min_cores: float
+
+
+class Channel:
+    """One end of the socket pair: never blocks, keeps what could not be sent yet."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        """Take over `sock`."""
+        sock.setblocking(False)
+        self._sock = sock
+        self._inbox = b""
+        self._outbox = bytearray()
+
+    def fileno(self) -> int:
+        """For selectors."""
+        return self._sock.fileno()
+
+    @property
+    def wants_write(self) -> bool:
+        """Whether `flush` has something to send."""
+        return bool(self._outbox)
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send a message, or as much of it as goes out now."""
+        self._outbox += json.dumps(message, separators=(",", ":")).encode() + b"\n"
+        self.flush()
+
+    def flush(self) -> None:
+        """Send more of what is left. A peer that is gone is found out by `receive`."""
+        try:
+            while self._outbox:
+                del self._outbox[: self._sock.send(self._outbox)]
+        except BlockingIOError:
+            return
+        except (BrokenPipeError, ConnectionResetError):
+            self._outbox.clear()
+
+    def receive(self) -> list[Message]:
+        """The messages there are now; `EOFError` when the other end is gone."""
+        while True:
+            try:
+                data = self._sock.recv(1 << 16)
+            except BlockingIOError:
+                break
+            except ConnectionResetError:
+                data = b""
+            if not data:
+                raise EOFError("the other process is gone")
+            self._inbox += data
+            if len(data) < 1 << 16:
+                break
+        *lines, self._inbox = self._inbox.split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def close(self) -> None:
+        """Close this end."""
+        self._sock.close()
+
+
+def targets_message(
+    engines: list[EngineTarget], neighbours: list[NeighbourTarget]
+) -> Mapping[str, Any]:
+    """The `targets` message."""
+    return {
+        "type": "targets",
+        "engines": [[e.name, e.row, e.cgroup] for e in engines],
+        "neighbours": [[n.name, n.row, n.cgroup, n.limit, n.min_cores] for n in neighbours],
+    }
+
+
+def parse_targets(message: Message) -> tuple[list[EngineTarget], list[NeighbourTarget]]:
+    """What a `targets` message says."""
+    return (
+        [EngineTarget(*fields) for fields in message["engines"]],
+        [NeighbourTarget(*fields) for fields in message["neighbours"]],
+    )
