@@ -1,0 +1,278 @@
+"""The admin API: what sitsctl asks of the agent, as a WSGI application over a view of it.
+
+JSON over HTTP on a Unix socket. `AgentView` is what answers; nothing here knows how. What is asked
+is checked here, so a view gets only values its methods allow.
+"""
+
+import json
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar, get_args
+from urllib.parse import parse_qsl
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+from agent.http import answer_json
+from controller.plain import plain
+from controller.policy_model import Mode
+
+JsonObject = dict[str, Any]
+"""What `json.dumps` takes and writes as an object. NaN and infinities are sent as null."""
+
+MAX_BODY_BYTES: Final = 16 * 1024
+MAX_STREAMS: Final = 10_000
+MAX_DECISIONS: Final = 1000
+MAX_EXPLAIN_S: Final = 3600.0
+MAX_REASON_CHARS: Final = 500
+
+_MAX_ID: Final = (1 << 63) - 1
+_MODES: Final[tuple[Mode, ...]] = get_args(Mode)
+_LOG: Final = logging.getLogger("sits.api")
+_Value = TypeVar("_Value")
+
+
+class ApiError(Exception):
+    """A request that gets no answer: an HTTP status (4xx or 5xx) and why, in lower case."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+class AgentView(Protocol):
+    """The agent as the API shows it: one method for each call, from any thread.
+
+    Every method may raise `ApiError`. An engine's name is one of `engines()`, except in
+    `journal`, which also remembers engines that are gone.
+    """
+
+    def status(self) -> JsonObject:
+        """The whole agent: kernel side, controller, engines, neighbours, loop, problems."""
+        ...
+
+    def engines(self) -> JsonObject:
+        """`{"engines": [EngineStatus…]}`, every engine of the policy, found or not."""
+        ...
+
+    def streams(self, engine: str | None, after: int, limit: int) -> JsonObject:
+        """Up to `limit` ended streams with `seq` above `after`, oldest first; None: any engine."""
+        ...
+
+    def explain(self, engine: str, seconds: float) -> JsonObject:
+        """Why `engine` was slow in the last `seconds`."""
+        ...
+
+    def journal(self, limit: int, engine: str | None, before: int | None) -> JsonObject:
+        """The newest `limit` decisions and events, newest first; decisions with id < `before`."""
+        ...
+
+    def policy(self) -> JsonObject:
+        """The policy in force, and its `source`."""
+        ...
+
+    def doctor(self) -> JsonObject:
+        """What the agent's kernel and privileges allow."""
+        ...
+
+    def set_mode(self, mode: Mode, reason: str) -> JsonObject:
+        """Change the mode until the agent ends; `reason` (may be empty) goes to the journal."""
+        ...
+
+
+Handler = Callable[[AgentView, Mapping[str, str]], JsonObject]
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One call: its method, the parameters (of query or body) it takes, and what answers it."""
+
+    method: str
+    parameters: tuple[str, ...]
+    handle: Handler
+
+
+def admin_app(view: AgentView) -> WSGIApplication:
+    """The API over `view`. It never raises: what goes wrong inside is logged and answered 500."""
+
+    def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        headers: list[tuple[str, str]] = []
+        try:
+            status, answer = 200, _answer(view, environ, headers)
+        except ApiError as error:
+            status, answer = error.status, {"error": error.message}
+        except Exception:
+            _LOG.exception("could not answer %s", plain(str(environ.get("PATH_INFO"))))
+            status, answer = 500, {"error": "internal error; the agent's log has more"}
+        return answer_json(start_response, status, answer, headers)
+
+    return app
+
+
+def _answer(
+    view: AgentView, environ: WSGIEnvironment, headers: list[tuple[str, str]]
+) -> JsonObject:
+    """What the view says; `headers` gets those that go with a refusal."""
+    path, method = str(environ.get("PATH_INFO", "")), str(environ.get("REQUEST_METHOD", ""))
+    call = _CALLS.get(path)
+    if call is None:
+        raise ApiError(404, f"no such call {_shown(path)}: there is {', '.join(_CALLS)}")
+    if method != call.method:
+        headers.append(("Allow", call.method))
+        raise ApiError(405, f"{path} takes {call.method}, not {plain(method)[:20]}")
+    query = _query(str(environ.get("QUERY_STRING", "")))
+    if method == "GET":
+        return _finite(call.handle(view, _known(query, call.parameters, path)))
+    _known(query, (), path)
+    return _finite(call.handle(view, _known(_body(environ), call.parameters, path)))
+
+
+def _query(text: str) -> dict[str, str]:
+    try:
+        pairs = parse_qsl(
+            text,
+            keep_blank_values=True,
+            strict_parsing=bool(text),
+            errors="strict",
+            max_num_fields=20,
+        )
+    except ValueError:
+        raise ApiError(400, "the query is not name=value&name=value in UTF-8") from None
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        twice = next(name for name, _ in pairs if [key for key, _ in pairs].count(name) > 1)
+        raise ApiError(400, f"parameter {_shown(twice)} is given twice")
+    return values
+
+
+def _body(environ: WSGIEnvironment) -> dict[str, str]:
+    """The request's body, a JSON object of strings."""
+    length_text = str(environ.get("CONTENT_LENGTH") or "")
+    if not re.fullmatch(r"[0-9]{1,18}", length_text):
+        raise ApiError(411, "the request needs a body with its Content-Length")
+    length = int(length_text)
+    if length > MAX_BODY_BYTES:
+        raise ApiError(413, f"the body is over {MAX_BODY_BYTES} bytes")
+    content = environ["wsgi.input"].read(length)
+    if len(content) < length:
+        raise ApiError(400, "the body is shorter than its Content-Length")
+    try:
+        values = json.loads(content)
+    except (ValueError, RecursionError):
+        raise ApiError(400, "the body is not JSON") from None
+    if not isinstance(values, dict) or not all(isinstance(item, str) for item in values.values()):
+        raise ApiError(400, "the body is not a JSON object of strings")
+    return values
+
+
+def _known(values: Mapping[str, str], allowed: Sequence[str], path: str) -> Mapping[str, str]:
+    for name in values:
+        if name not in allowed:
+            takes = ", ".join(allowed) or "none"
+            raise ApiError(400, f"{path} takes no parameter {_shown(name)}; it takes {takes}")
+    return values
+
+
+def _whole(
+    values: Mapping[str, str], name: str, default: _Value, low: int, high: int
+) -> int | _Value:
+    text = values.get(name)
+    if text is None:
+        return default
+    if not re.fullmatch(r"[0-9]{1,19}", text) or not low <= int(text) <= high:
+        raise ApiError(
+            400, f"parameter {name} is a whole number from {low} to {high}, not {_shown(text)}"
+        )
+    return int(text)
+
+
+def _seconds(values: Mapping[str, str]) -> float:
+    text = values.get("seconds", "30")
+    if (
+        not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text)
+        or not 1 <= float(text) <= MAX_EXPLAIN_S
+    ):
+        raise ApiError(
+            400, f"parameter seconds is a number from 1 to {MAX_EXPLAIN_S:g}, not {_shown(text)}"
+        )
+    return float(text)
+
+
+def _engine(view: AgentView, values: Mapping[str, str]) -> str | None:
+    """The engine asked for, if one was, which the view knows."""
+    name = values.get("engine")
+    if name is not None and name not in (names := _engine_names(view)):
+        raise ApiError(404, f"no engine {_shown(name)}: {_offer(names)}")
+    return name
+
+
+def _one_engine(view: AgentView, values: Mapping[str, str]) -> str:
+    """The engine asked for, or the only one there is."""
+    if (name := _engine(view, values)) is not None:
+        return name
+    names = _engine_names(view)
+    if len(names) != 1:
+        raise ApiError(400 if names else 404, f"parameter engine is needed: {_offer(names)}")
+    return names[0]
+
+
+def _engine_names(view: AgentView) -> list[str]:
+    return [item["name"] for item in view.engines()["engines"]]
+
+
+def _offer(names: Sequence[str]) -> str:
+    return f"there is {', '.join(names)}" if names else "the policy has no engines"
+
+
+def _set_mode(view: AgentView, values: Mapping[str, str]) -> JsonObject:
+    wanted, reason = values.get("mode", ""), values.get("reason", "")
+    mode = next((mode for mode in _MODES if mode == wanted), None)
+    if mode is None:
+        raise ApiError(400, f"mode is one of {', '.join(_MODES)}, not {_shown(wanted)}")
+    if len(reason) > MAX_REASON_CHARS:
+        raise ApiError(400, f"reason is at most {MAX_REASON_CHARS} characters")
+    return view.set_mode(mode, reason)
+
+
+def _shown(text: str) -> str:
+    """What a client sent, short and printable, in quotes."""
+    return f"'{plain(text if len(text) <= 60 else text[:59] + '…')}'"
+
+
+def _finite(answer: JsonObject) -> JsonObject:
+    """`answer` with NaN and infinities, for which JSON has no word, as null: not known."""
+    values: JsonObject = json.loads(json.dumps(answer), parse_constant=lambda _: None)
+    return values
+
+
+_CALLS: Final[Mapping[str, _Call]] = {
+    "/v1/status": _Call("GET", (), lambda view, _: view.status()),
+    "/v1/engines": _Call("GET", (), lambda view, _: view.engines()),
+    "/v1/streams": _Call(
+        "GET",
+        ("engine", "after", "limit"),
+        lambda view, values: view.streams(
+            _engine(view, values),
+            _whole(values, "after", 0, 0, _MAX_ID),
+            _whole(values, "limit", 100, 1, MAX_STREAMS),
+        ),
+    ),
+    "/v1/explain": _Call(
+        "GET",
+        ("engine", "seconds"),
+        lambda view, values: view.explain(_one_engine(view, values), _seconds(values)),
+    ),
+    "/v1/journal": _Call(
+        "GET",
+        ("limit", "engine", "before"),
+        lambda view, values: view.journal(
+            _whole(values, "limit", 20, 1, MAX_DECISIONS),
+            values.get("engine"),
+            _whole(values, "before", None, 1, _MAX_ID),
+        ),
+    ),
+    "/v1/policy": _Call("GET", (), lambda view, _: view.policy()),
+    "/v1/doctor": _Call("GET", (), lambda view, _: view.doctor()),
+    "/v1/mode": _Call("POST", ("mode", "reason"), _set_mode),
+}
