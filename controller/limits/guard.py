@@ -103,9 +103,7 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(f"--timeout-ms must be above 0, not {options.timeout_ms}")
     with suppress(OSError):
         os.write(1, b"r")
-    null = os.open(os.devnull, os.O_RDWR)
-    os.dup2(null, 1)
-    os.close(null)
+    os.dup2(0, 1)
     return watch(options.undo, options.fd, options.timeout_ms)
 
 
@@ -130,7 +128,8 @@ def _await_ready(guard: "Popen[bytes]") -> None:
         poll.register(ready, select.POLLIN)
         if not poll.poll(START_TIMEOUT_MS):
             raise RuntimeError(f"could not start the guard: not ready in {START_TIMEOUT_MS} ms")
-        if not ready.read(1):
+        # To the end: only then is the guard's stdout /dev/null.
+        if not ready.read():
             raise RuntimeError(f"could not start the guard: it ended with {guard.wait()}")
 
 

@@ -16,10 +16,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from controller.limits import undo
+from controller.limits import undo, undo_list
 from controller.limits.cgroup import CgroupError, Group, read, read_mount_points
 from controller.limits.cpu import Change, apply, quota_change, weight_change
-from controller.limits.undo import Entry, Foreign, Report
+from controller.limits.undo import Foreign, Report
+from controller.limits.undo_list import Entry
 
 BEAT_EVERY_NS: Final = 100_000_000
 LOCK_WAIT_MS: Final = 50
@@ -228,7 +229,7 @@ class Limiter:
     def _list(self) -> Iterator[Mapping[Path, Entry]]:
         """The list, locked and as it is on disk; holds it lacks were undone meanwhile."""
         try:
-            with undo.locked(self._path, LOCK_WAIT_MS) as alone:
+            with undo_list.locked(self._path, LOCK_WAIT_MS) as alone:
                 if not alone:
                     raise CgroupError(f"undo list '{self._path}' is locked by another process")
                 if self._stamp != _stamp(self._path):
@@ -239,7 +240,7 @@ class Limiter:
             raise CgroupError(f"could not use undo list '{self._path}': {error}") from error
 
     def _load(self) -> None:
-        entries, problems = undo.load(self._path, self._roots)
+        entries, problems = undo_list.load(self._path, self._roots)
         if problems:
             raise CgroupError(problems[0])
         self._listed = {entry.file: entry for entry in entries}
@@ -247,7 +248,7 @@ class Limiter:
 
     def _save(self, listed: Mapping[Path, Entry]) -> None:
         if listed != self._listed:
-            undo.save(self._path, list(listed.values()))
+            undo_list.save(self._path, list(listed.values()))
             self._listed = listed
             self._stamp = _stamp(self._path)
 

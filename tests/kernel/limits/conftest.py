@@ -32,17 +32,13 @@ def make_group(hierarchies: Hierarchies) -> Iterator[MakeGroup]:
     mount = hierarchies.v1_cpu or hierarchies.v2
     assert mount is not None
     mount.directory(top).mkdir()
-    if hierarchies.v1_cpu is None:
-        _pass_on_cpu(mount.directory("/"))
-        _pass_on_cpu(mount.directory(top))
 
     def make(name: str) -> Group:
         directory = mount.directory(f"{top}/{name}")
         directory.mkdir()
-        group = cgroup.cpu_group(hierarchies, f"{top}/{name}")
-        if group.version == 2:
-            _pass_on_cpu(directory)
-        return group
+        if hierarchies.v1_cpu is None:
+            _pass_on_cpu(mount.point, directory.parent)
+        return cgroup.cpu_group(hierarchies, f"{top}/{name}")
 
     try:
         yield make
@@ -51,10 +47,12 @@ def make_group(hierarchies: Hierarchies) -> Iterator[MakeGroup]:
             _remove(Path(directory))
 
 
-def _pass_on_cpu(directory: Path) -> None:
-    file = directory / "cgroup.subtree_control"
-    if "cpu" not in cgroup.read(file).split():
-        cgroup.write(file, "+cpu")
+def _pass_on_cpu(root: Path, directory: Path) -> None:
+    """Enable the v2 cpu controller from the root down to what is below `directory`."""
+    for each in (*reversed(directory.parents), directory):
+        file = each / "cgroup.subtree_control"
+        if each.is_relative_to(root) and "cpu" not in cgroup.read(file).split():
+            cgroup.write(file, "+cpu")
 
 
 def _remove(directory: Path) -> None:

@@ -92,6 +92,19 @@ def test_a_group_removed_and_made_again_is_not_mistaken_for_the_limited_one(
     assert cpu.read_weight(again) == 500
 
 
+def test_a_group_removed_and_made_again_is_limited_from_its_own_original(
+    make_group: MakeGroup, path: Path
+) -> None:
+    group, limiter = make_group("engine"), Limiter(path)
+    limiter.set_weight(group, 500, "one")
+    group.directory.rmdir()
+    again = make_group("engine")
+    cpu.write_weight(again, 77)
+    assert isinstance(limiter.set_weight(again, 600, "two"), Held)
+    assert len(run_undo(path).restored) == 1
+    assert cpu.read_weight(again) == 77
+
+
 def test_a_vanished_group_lapses(make_group: MakeGroup, path: Path) -> None:
     group, limiter = make_group("engine"), Limiter(path)
     held = limiter.set_weight(group, 500, "one")

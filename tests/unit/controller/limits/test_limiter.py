@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from controller.limits import cpu, undo
+from controller.limits import cpu, undo, undo_list
 from controller.limits.cgroup import CgroupError, Group, Version
 from controller.limits.limiter import Held, Lapsed, Limiter
 from controller.limits.undo import Foreign, run_undo
@@ -101,7 +101,7 @@ def test_the_entry_is_on_the_list_before_the_file_is_written(
     seen = []
 
     def look(change: cpu.Change) -> None:
-        listed, _ = undo.load(lab.path, [lab.root])
+        listed, _ = undo_list.load(lab.path, [lab.root])
         seen.append((listed[0].applied, change.file.read_text().strip()))
         cpu.apply(change)
 
@@ -221,7 +221,10 @@ def test_a_broken_list_stops_changes_and_says_where_it_is_broken(lab: Lab) -> No
 
 
 def test_a_locked_list_stops_changes(lab: Lab) -> None:
-    with undo.locked(lab.path, 0), pytest.raises(CgroupError, match="locked by another process"):
+    with (
+        undo_list.locked(lab.path, 0),
+        pytest.raises(CgroupError, match="locked by another process"),
+    ):
         lab.limiter.set_weight(lab.engine, 600, "one")
     assert cpu.read_weight(lab.engine) == 100
 
@@ -370,7 +373,7 @@ class Against(RuleBasedStateMachine):
         if hasattr(self, "files"):
             held = {each.file: (each.original, each.applied) for each in self.lab.limiter.held()}
             assert held == {self.files[key]: texts for key, texts in self.ours.items()}
-            listed, problems = undo.load(self.lab.path, [self.lab.root])
+            listed, problems = undo_list.load(self.lab.path, [self.lab.root])
             assert problems == ()
             assert {entry.file: entry.original for entry in listed} == {
                 file: original for file, (original, _) in held.items()
