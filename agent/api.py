@@ -56,8 +56,8 @@ class AgentView(Protocol):
         """`{"engines": [EngineStatus…]}`, every engine of the policy, found or not."""
         ...
 
-    def streams(self, engine: str | None, after: int, limit: int) -> JsonObject:
-        """Up to `limit` ended streams with `seq` above `after`, oldest first; None: any engine."""
+    def streams(self, engine: str | None, after: int | None, limit: int) -> JsonObject:
+        """Up to `limit` ended streams, oldest first: those next above `after`, or the newest."""
         ...
 
     def explain(self, engine: str, seconds: float) -> JsonObject:
@@ -254,7 +254,7 @@ _CALLS: Final[Mapping[str, _Call]] = {
         ("engine", "after", "limit"),
         lambda view, values: view.streams(
             _engine(view, values),
-            _whole(values, "after", 0, 0, _MAX_ID),
+            _whole(values, "after", None, 0, _MAX_ID),
             _whole(values, "limit", 100, 1, MAX_STREAMS),
         ),
     ),

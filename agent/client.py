@@ -1,0 +1,156 @@
+"""The other end of the admin API: one request a connection, and an error a person can act on."""
+
+import http.client
+import json
+import socket
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlencode
+
+TIMEOUT_S: Final = 5.0
+MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
+
+
+class ClientError(Exception):
+    """The agent did not do what it was asked; the message is for people."""
+
+
+class UnreachableError(ClientError):
+    """There is no agent at the socket, it may not be used, or what answers is not the agent."""
+
+
+class RefusedError(ClientError):
+    """The agent answered with an error; `status` is HTTP's."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class AgentClient:
+    """The agent behind the admin socket at `path`, call by call; see `agent.api.AgentView`.
+
+    Each call raises `ClientError`. `timeout_s` bounds each wait for the agent.
+    """
+
+    def __init__(self, path: Path, timeout_s: float = TIMEOUT_S) -> None:
+        """Nothing is opened before the first call."""
+        self.path = path
+        self.timeout_s = timeout_s
+
+    def status(self) -> dict[str, Any]:
+        """The whole agent."""
+        return self._get("status")
+
+    def engines(self) -> dict[str, Any]:
+        """Every engine of the policy."""
+        return self._get("engines")
+
+    def streams(
+        self, engine: str | None = None, after: int | None = None, limit: int = 100
+    ) -> dict[str, Any]:
+        """Ended streams, oldest first: those next above `after`, or the newest."""
+        return self._get("streams", engine=engine, after=after, limit=limit)
+
+    def explain(self, engine: str | None = None, seconds: float = 30) -> dict[str, Any]:
+        """Why an engine (None: the only one) was slow."""
+        return self._get("explain", engine=engine, seconds=f"{seconds:.15g}")
+
+    def journal(
+        self, limit: int = 20, engine: str | None = None, before: int | None = None
+    ) -> dict[str, Any]:
+        """The newest decisions and events."""
+        return self._get("journal", limit=limit, engine=engine, before=before)
+
+    def policy(self) -> dict[str, Any]:
+        """The policy in force."""
+        return self._get("policy")
+
+    def doctor(self) -> dict[str, Any]:
+        """What the agent's kernel and privileges allow."""
+        return self._get("doctor")
+
+    def set_mode(self, mode: str, reason: str = "") -> dict[str, Any]:
+        """Change the mode."""
+        body = json.dumps({"mode": mode, "reason": reason})
+        return self._ask("POST", "/v1/mode", body)
+
+    def _get(self, call: str, **query: object) -> dict[str, Any]:
+        given = urlencode({name: value for name, value in query.items() if value is not None})
+        return self._ask("GET", f"/v1/{call}?{given}" if given else f"/v1/{call}")
+
+    def _ask(self, method: str, target: str, body: str | None = None) -> dict[str, Any]:
+        connection = http.client.HTTPConnection("localhost")
+        try:
+            connection.sock = _connect(self.path, self.timeout_s)
+            connection.request(method, target, body)
+            response = connection.getresponse()
+            content = response.read(MAX_ANSWER_BYTES + 1)
+        except (OSError, http.client.HTTPException) as error:
+            raise UnreachableError(_unreachable(self.path, self.timeout_s, error)) from None
+        finally:
+            connection.close()
+        return _answer(self.path, response.status, content)
+
+
+def _connect(path: Path, timeout_s: float) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(timeout_s)
+        sock.connect(str(path))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _unreachable(path: Path, timeout_s: float, error: Exception) -> str:
+    could_not = f"could not reach sitsd at '{path}'"
+    match error:
+        case FileNotFoundError():
+            why = "no such socket; is it running? `systemctl status sitsd`"
+        case ConnectionRefusedError():
+            why = "nobody listens; is it running? `systemctl status sitsd`"
+        case PermissionError():
+            why = f"permission denied; {_who_may(path)}"
+        case TimeoutError():
+            why = f"no answer within {timeout_s:g} s; is it well? `journalctl -u sitsd`"
+        # An answer that was not HTTP; RemoteDisconnected is a ConnectionError too, and no answer.
+        case http.client.HTTPException() if not isinstance(error, ConnectionError):
+            return _nonsense(path, "not HTTP")
+        case ConnectionError():
+            why = "it hung up without an answer; is it well? `journalctl -u sitsd`"
+        case OSError():
+            why = (error.strerror or str(error)).lower()
+        case _:
+            why = str(error)
+    return f"{could_not}: {why}"
+
+
+def _who_may(path: Path) -> str:
+    """Who may use the socket, as far as this user can see."""
+    try:
+        group = path.group()
+    except (OSError, KeyError):
+        return "root may use it: `sudo sitsctl …`"
+    return f"root and members of the group {group} may use it: `sudo sitsctl …`"
+
+
+def _nonsense(path: Path, why: str) -> str:
+    return f"what listens at '{path}' does not answer like sitsd: {why}; is it the right socket?"
+
+
+def _answer(path: Path, status: int, content: bytes) -> dict[str, Any]:
+    if len(content) > MAX_ANSWER_BYTES:
+        raise UnreachableError(_nonsense(path, f"over {MAX_ANSWER_BYTES} bytes"))
+    try:
+        answer = json.loads(content)
+    except (ValueError, RecursionError):
+        answer = None
+    if not isinstance(answer, dict):
+        if status == 503:
+            raise RefusedError(status, f"sitsd at '{path}' is busy; try again")
+        raise UnreachableError(_nonsense(path, "not a JSON object"))
+    if status != 200:
+        raise RefusedError(status, f"sitsd: {answer.get('error', f'status {status}')}")
+    return answer
