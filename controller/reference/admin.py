@@ -92,7 +92,7 @@ def listen(path: Path, admin_gid: int | None) -> socket.socket:
         if admin_gid is not None:
             os.chown(fresh, -1, admin_gid)
         fresh.chmod(0o600 if admin_gid is None else 0o660)
-        sock.listen(MAX_CLIENTS)
+        sock.listen(2 * MAX_CLIENTS)
         sock.setblocking(False)
         fresh.replace(path)
     except OSError as error:

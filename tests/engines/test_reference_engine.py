@@ -528,6 +528,21 @@ def test_a_bad_option_is_named(options: tuple[str, ...], said: str) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_a_port_in_use_is_named_and_nothing_is_left(engine: Running, tmp_path: Path) -> None:
+    options = ("--port", str(engine.port), "--admin-socket", str(tmp_path / "a.sock"))
+    done = subprocess.run(
+        [*COMMAND, *options, "--page", str(tmp_path / "page")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 1
+    assert f"could not listen at 127.0.0.1:{engine.port}: " in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_help_names_every_option() -> None:
     done = subprocess.run([*COMMAND, "--help"], capture_output=True, text=True, check=True)
     assert main.params

@@ -3,7 +3,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.engines.contract import (
@@ -59,6 +59,7 @@ hellos = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(messages)
 def test_a_message_comes_back_from_its_line(message: dict[str, Any]) -> None:
     line = encode(message)
@@ -67,6 +68,7 @@ def test_a_message_comes_back_from_its_line(message: dict[str, Any]) -> None:
     assert decode(line) == message
 
 
+@settings(deadline=None)
 @given(st.binary())
 def test_no_line_does_worse_than_bad_json(line: bytes) -> None:
     assert refusal_of(lambda: decode(line)) in {None, "bad_json"}
@@ -77,11 +79,13 @@ def test_a_line_nested_without_end_is_bad_json() -> None:
         decode(b'{"a":' + b"[" * 60_000)
 
 
+@settings(deadline=None)
 @given(hellos)
 def test_a_hello_comes_back_from_the_wire(hello: Hello) -> None:
     assert parse_hello(json.loads(json.dumps(hello.as_dict()))) == hello
 
 
+@settings(deadline=None)
 @given(hellos, st.sampled_from(sorted(Hello("", "", "", 1, {}).as_dict())), plain)
 def test_a_hello_with_any_field_replaced_is_read_or_refused(
     hello: Hello, name: str, value: object
@@ -90,6 +94,7 @@ def test_a_hello_with_any_field_replaced_is_read_or_refused(
     assert refusal in {None, *ERRORS}
 
 
+@settings(deadline=None)
 @given(hellos, st.sampled_from(["min", "max", "start", "unit", "cost"]), plain)
 def test_a_knob_with_any_field_replaced_is_read_or_refused(
     hello: Hello, name: str, value: object
@@ -115,6 +120,7 @@ def test_a_hello_of_another_version_is_refused(versions: object) -> None:
         parse_hello(fields)
 
 
+@settings(deadline=None)
 @given(plain | st.floats())
 def test_a_checked_value_is_within_its_knob(value: object) -> None:
     knob = knob_of("max_running", 1, 64, 64)

@@ -1,7 +1,7 @@
 from http import HTTPStatus
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.reference.http1 import (
@@ -36,6 +36,7 @@ def test_a_head_is_read_and_the_body_left() -> None:
     assert buffer == b'{"prompt":1}'
 
 
+@settings(deadline=None)
 @given(st.integers(0, len(POST) - 1))
 def test_part_of_a_head_is_waited_for_and_kept(size: int) -> None:
     buffer = bytearray(POST[:size])
@@ -76,6 +77,7 @@ def test_what_is_no_request_has_its_status(text: bytes, status: int) -> None:
     assert caught.value.status == status
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_no_bytes_do_worse_than_an_http_error(text: bytes) -> None:
     status = 400

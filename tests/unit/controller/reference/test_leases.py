@@ -3,7 +3,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.engines.contract import ContractError, Knob
@@ -46,6 +46,7 @@ acts = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 600), acts), max_size=40))
 def test_no_interleaving_leaves_a_value_without_a_lease_or_out_of_range(
     steps: list[tuple[int, tuple[Any, ...]]],

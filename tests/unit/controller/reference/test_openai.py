@@ -2,7 +2,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.reference.model import BOS, EOS
@@ -115,6 +115,7 @@ def test_a_bad_message_is_named(messages: Any, param: str) -> None:
     assert caught.value.param == param
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=60), st.booleans())
 def test_no_bytes_do_worse_than_an_api_error(body: bytes, chat: bool) -> None:
     with pytest.raises(ApiError):

@@ -2,7 +2,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.reference.scheduler import Plan, Scheduler, Sequence
@@ -44,6 +44,7 @@ act_drawn = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(act_drawn, max_size=80))
 def test_no_order_of_events_breaks_a_bound(acts: list[tuple[str, object]]) -> None:
     scheduler = Scheduler(KV_TOTAL)
@@ -91,6 +92,7 @@ def test_no_order_of_events_breaks_a_bound(acts: list[tuple[str, object]]) -> No
         )
 
 
+@settings(deadline=None)
 @given(st.lists(sizes_drawn, min_size=1, max_size=20), limits_drawn)
 def test_every_sequence_ends_with_all_its_tokens(
     sizes: list[tuple[int, int]], limits: Limits
@@ -109,6 +111,7 @@ def test_every_sequence_ends_with_all_its_tokens(
     assert scheduler.kv_used == 0
 
 
+@settings(deadline=None)
 @given(st.lists(sizes_drawn, min_size=1, max_size=20), limits_drawn)
 def test_admission_is_first_come_first_served(sizes: list[tuple[int, int]], limits: Limits) -> None:
     scheduler = Scheduler(KV_TOTAL)
@@ -121,6 +124,7 @@ def test_admission_is_first_come_first_served(sizes: list[tuple[int, int]], limi
         assert admitted == sorted(admitted, reverse=True)
 
 
+@settings(deadline=None)
 @given(st.integers(2, 12), st.integers(1, 11))
 def test_decodes_above_the_budget_take_turns(count: int, budget: int) -> None:
     scheduler = Scheduler(10_000)
