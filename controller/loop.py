@@ -97,10 +97,11 @@ class Loop:
         if edge.slot in self._rows and self._edge_ns is None:
             self._edge_ns = edge.at_ns
 
-    def run(self, edges: Ring) -> None:
+    def run(self, edges: Ring | None) -> None:
         """Tick until the agent's end of the channel closes."""
         self._selector.register(self._channel, selectors.EVENT_READ, self._on_agent)
-        self._selector.register(edges, selectors.EVENT_READ, edges.consume)
+        if edges is not None:
+            self._selector.register(edges, selectors.EVENT_READ, edges.consume)
         due_ns = self._clock()
         try:
             while True:

@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--channel", type=int, required=True, help="our end of the socket pair")
     parser.add_argument("--counters", type=int, required=True, help="the counters map")
     parser.add_argument("--health", type=int, required=True, help="the health map")
-    parser.add_argument("--edges", type=int, required=True, help="the edges ring")
+    parser.add_argument("--edges", type=int, help="the edges ring, if the kernel has one")
     parser.add_argument("--heartbeat", type=int, required=True, help="the guard's pipe")
     parser.add_argument("--cpus", type=int, required=True, help="possible CPUs")
     options = parser.parse_args(arguments)
@@ -57,7 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     limiter = Limiter(Path(config["undo_path"]), options.heartbeat)
     actuator = Actuator(channel, limiter, read_hierarchies())
     loop = Loop(policy.with_mode(config["mode"]), channel, reader, actuator, os.cpu_count() or 1)
-    edges = Ring(Libbpf(), options.edges, lambda raw: loop.on_edge(parse_edge(raw)))
+    edges = None
+    if options.edges is not None:
+        edges = Ring(Libbpf(), options.edges, lambda raw: loop.on_edge(parse_edge(raw)))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     for message in early:
         loop.take(message)
@@ -65,7 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         loop.run(edges)
     finally:
-        edges.close()
+        if edges is not None:
+            edges.close()
         reader.close()
         channel.close()
 

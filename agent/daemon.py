@@ -1,0 +1,404 @@
+"""`sitsd`: loads the programs, finds the targets, follows streams, serves, supervises.
+
+One thread does all that; the HTTP servers have threads of their own and only read. It ends on
+SIGTERM or SIGINT, giving everything back; pinned programs go on counting until it comes again.
+"""
+
+import fcntl
+import logging
+import os
+import selectors
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from prometheus_client import CollectorRegistry
+
+from agent.api import admin_app
+from agent.discovery import Discovery, Surroundings
+from agent.history import Moment
+from agent.http import HttpError, metrics_app, tcp_server, unix_server
+from agent.metrics import EngineFigures, Figures, FiguresCollector, NeighbourFigures
+from agent.node import HISTOGRAMS, Node
+from agent.notify import notify
+from agent.state import State
+from agent.streams import take
+from agent.supervisor import Supervisor
+from agent.view import View
+from bpf.layout import Event
+from bpf.loader import unload
+from controller.journal import Change, Decision, Journal, JournalError
+from controller.journal import Event as JournalEvent
+from controller.limits.cgroup import read_hierarchies
+from controller.limits.undo import describe, run_undo
+from controller.policy import PolicyError, load_policy
+from controller.policy_model import Mode, Policy
+from controller.wire import EngineTarget, NeighbourTarget, targets_message
+
+POLICY_PATH: Final = Path("/etc/sits/policy.toml")
+UNDO_NAME: Final = "undo.json"
+JOURNAL_NAME: Final = "journal.db"
+LOCK_NAME: Final = "sitsd.lock"
+
+_TICK_S: Final = 0.1
+_MOMENT_S: Final = 1.0
+_CAUSE_WINDOW_S: Final = 10.0
+_LOG: Final = logging.getLogger("sits.daemon")
+
+
+class StartError(RuntimeError):
+    """The daemon can't start; the message says why."""
+
+
+class Daemon:
+    """Everything of one run."""
+
+    def __init__(self, policy: Policy, source: Path) -> None:
+        """Set everything up; `StartError` if something that must be there can't be."""
+        self._policy = policy
+        agent = policy.agent
+        for directory in (agent.run_dir, agent.state_dir, agent.admin_socket.parent):
+            try:
+                directory.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise StartError(f"could not make directory {directory}: {error}") from None
+        self._lock = _only_one(agent.run_dir / LOCK_NAME)
+        self._undo_path = agent.run_dir / UNDO_NAME
+        for line in describe(run_undo(self._undo_path)):
+            _LOG.warning("an earlier run left limits behind: %s", line)
+        try:
+            self._journal = Journal(agent.state_dir / JOURNAL_NAME)
+        except JournalError as error:
+            raise StartError(str(error)) from None
+        self._journal.lose_pending()
+        self._state = State(policy)
+        hierarchies = read_hierarchies()
+        self._discovery = Discovery(policy, hierarchies)
+        self._slos = {engine.name: engine.slo for engine in policy.engines}
+        self._names: Mapping[int, str] = {}
+        self._node = Node(policy, self._on_event)
+        self._state.set_problems("kernel", self._node.problems)
+        self._supervisor = Supervisor(policy, self._node.handles, self._undo_path)
+        self._rows_of_tags: dict[int, int] = {}
+        self._stopping = False
+        self._mode_asked: tuple[Mode, str] | None = None
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        view = View(
+            self._state,
+            self._node,
+            self._journal,
+            hierarchies,
+            source,
+            self._controller_fields,
+            self._ask_mode,
+        )
+        registry = CollectorRegistry()
+        registry.register(FiguresCollector(self._figures))
+        try:
+            self._admin = unix_server(agent.admin_socket, admin_app(view))
+            host, port = agent.metrics_endpoint
+            self._metrics = tcp_server(host, port, metrics_app(registry, self._healthz))
+        except HttpError as error:
+            raise StartError(str(error)) from None
+
+    def run(self) -> None:
+        """Serve until `stop`."""
+        selector = selectors.DefaultSelector()
+        selector.register(self._wake_read, selectors.EVENT_READ)
+        events = self._node.fileno()
+        if events is not None:
+            selector.register(events, selectors.EVENT_READ)
+        self._admin.start()
+        self._metrics.start()
+        self._event("start", "sitsd", {"mode": self._policy.mode, "loaded": self._node.how})
+        _LOG.info(
+            "started in mode %s, metrics at %s, programs %s",
+            self._policy.mode,
+            self._metrics.address,
+            self._node.how,
+        )
+        look_at_s = moment_at_s = 0.0
+        try:
+            while not self._stopping:
+                now_s = time.monotonic()
+                if now_s >= look_at_s:
+                    look_at_s = now_s + self._policy.agent.discovery_interval_ms / 1e3
+                    self._look()
+                if now_s >= moment_at_s:
+                    moment_at_s = now_s + _MOMENT_S
+                    self._remember()
+                self._supervisor.tick()
+                self._change_mode()
+                for message in self._supervisor.receive():
+                    self._said(message)
+                if look_at_s - now_s > 0:
+                    notify("READY=1")
+                selector.select(_TICK_S)
+                self._node.consume()
+                with suppress(BlockingIOError):
+                    os.read(self._wake_read, 64)
+        finally:
+            selector.close()
+            self.close()
+
+    def stop(self) -> None:
+        """End `run` soon; safe in a signal handler."""
+        self._stopping = True
+        os.write(self._wake_write, b".")
+
+    def close(self) -> None:
+        """Give everything back and close it."""
+        notify("STOPPING=1")
+        self._metrics.stop()
+        self._admin.stop()
+        self._supervisor.stop()
+        self._event("stop", "sitsd", {})
+        self._node.close()
+        self._journal.close()
+        for fd in (self._wake_read, self._wake_write, self._lock):
+            os.close(fd)
+
+    def _look(self) -> None:
+        surroundings = self._discovery.look()
+        self._state.set_surroundings(surroundings)
+        problems = self._node.watch(surroundings)
+        problems += [
+            f"{found.name}: {found.detail}" for found in surroundings.engines if found.detail
+        ]
+        self._state.set_problems("targets", problems)
+        rows = self._node.rows
+        self._names = {row: name for name, row in rows.items()}
+        self._supervisor.set_targets(self._targets(surroundings, rows))
+
+    def _targets(self, found: Surroundings, rows: Mapping[str, int]) -> Mapping[str, Any]:
+        settings = {neighbour.name: neighbour for neighbour in self._policy.neighbours}
+        engines = [
+            EngineTarget(each.name, rows.get(each.name, 0), each.cgroup)
+            for each in found.engines
+            if each.present
+        ]
+        neighbours = []
+        for each in found.neighbours:
+            policy = settings[each.name.partition("/")[0]]
+            if each.present:
+                neighbours.append(
+                    NeighbourTarget(
+                        each.name,
+                        rows.get(each.name, 0),
+                        each.cgroup,
+                        policy.limit,
+                        policy.min_cores,
+                    )
+                )
+        return targets_message(engines, neighbours)
+
+    def _on_event(self, event: Event) -> None:
+        name = self._names.get(event.stream.slot)
+        slo = self._slos.get(name or "")
+        if name is None or slo is None:
+            return
+        with self._state.lock:
+            cause = self._state.history(name).worst_cause(_CAUSE_WINDOW_S)
+        ended = take(self._state.streams, event, name, slo, cause)
+        if ended is not None:
+            self._state.count_end(name, ended.reason, ended.good)
+
+    def _remember(self) -> None:
+        for engine in self._policy.engines:
+            status = self._state.engine_status(engine.name)
+            ttft, gap, wait = (self._node.histogram(which, engine.name) for which in HISTOGRAMS)
+            moment = Moment(
+                time.monotonic_ns(),
+                self._node.counters(engine.name),
+                dict(status["cause_ns"]) if status is not None else {},
+                ttft,
+                gap,
+                wait,
+            )
+            with self._state.lock:
+                self._state.history(engine.name).add(moment)
+
+    def _said(self, message: Mapping[str, Any]) -> None:
+        match message["type"]:
+            case "status":
+                self._state.set_status(message)
+                problems = [
+                    f"{name}: {engine['admin']['detail']}"
+                    for name, engine in message["engines"].items()
+                    if engine["admin"]["state"] not in {"none", "connected"}
+                ]
+                self._state.set_problems("engines", problems)
+            case "decision":
+                self._decided(message)
+            case "ack":
+                self._acknowledged(message)
+            case "event":
+                self._event(
+                    message["kind"], message["subject"], message["detail"], message["mono_ns"]
+                )
+
+    def _decided(self, message: Mapping[str, Any]) -> None:
+        action = tuple(
+            Change(c["kind"], c["target"], c["knob"], c["from"], c["to"]) for c in message["action"]
+        )
+        decision = Decision(
+            mono_ns=message["mono_ns"],
+            engine=message["engine"],
+            mode=message["mode"],
+            cause=message["cause"],
+            action=action,
+            signals=message["signals"],
+            reason=message["reason"],
+            ack=message["ack"],
+        )
+        self._state.count_decision(decision.engine, decision.cause)
+        row = self._journal.add_decision(decision)
+        if decision.ack == "pending":
+            self._rows_of_tags[message["tag"]] = row
+            while len(self._rows_of_tags) > 1000:
+                del self._rows_of_tags[next(iter(self._rows_of_tags))]
+
+    def _acknowledged(self, message: Mapping[str, Any]) -> None:
+        row = self._rows_of_tags.get(message["tag"])
+        if row is not None:
+            # `applied` may follow `pending`, whose time was the answer's
+            ack_us = message["ack_us"] or None
+            self._journal.set_ack(row, message["ack"], ack_us)
+            if message["ack"] != "pending":
+                del self._rows_of_tags[message["tag"]]
+
+    def _event(
+        self, kind: str, subject: str, detail: Mapping[str, Any], mono_ns: int | None = None
+    ) -> None:
+        self._journal.add_event(
+            JournalEvent(mono_ns or time.monotonic_ns(), kind, subject, dict(detail))
+        )
+
+    def _ask_mode(self, mode: Mode, reason: str) -> None:
+        self._mode_asked = (mode, reason)
+        os.write(self._wake_write, b".")
+
+    def _change_mode(self) -> None:
+        if self._mode_asked is not None:
+            (mode, reason), self._mode_asked = self._mode_asked, None
+            self._supervisor.set_mode(mode, reason)
+
+    def _controller_fields(self) -> Mapping[str, Any]:
+        asked = self._mode_asked
+        return {
+            "mode": asked[0] if asked is not None else self._supervisor.mode,
+            "alive": self._state.status() is not None and self._supervisor.pid is not None,
+            "pid": self._supervisor.pid,
+            "restarts": max(0, self._supervisor.restarts),
+        }
+
+    def _healthz(self) -> tuple[bool, dict[str, Any]]:
+        alive = self._controller_fields()["alive"]
+        problems = list(self._node.problems)
+        if not alive:
+            problems.append("the controller does not answer")
+        return not problems, {"problems": problems, "mode": self._supervisor.mode}
+
+    def _figures(self) -> Figures:
+        state, node = self._state, self._node
+        status = state.status()
+        held = status["neighbours"] if status is not None else {}
+        engines = tuple(
+            EngineFigures(
+                name=engine.name,
+                present=state.found(engine.name).present,
+                under_way=state.streams.under_way(engine.name),
+                counters=node.counters(engine.name),
+                ttft=node.histogram("ttft", engine.name),
+                gap=node.histogram("gap", engine.name),
+                wait=node.histogram("wait", engine.name),
+                ends=state.ends(engine.name),
+                good=state.good(engine.name),
+                status=state.engine_status(engine.name),
+                slo_ms={"ttft": engine.slo.ttft_ms, "gap": engine.slo.gap_ms},
+            )
+            for engine in self._policy.engines
+        )
+        neighbours = tuple(
+            NeighbourFigures(
+                found.name,
+                node.counters(found.name),
+                held.get(found.name, {}).get("used_cores"),
+                held.get(found.name, {}).get("quota_cores"),
+            )
+            for found in state.neighbours()
+            if found.present
+        )
+        return Figures(
+            mode=self._supervisor.mode,
+            controller_up=bool(self._controller_fields()["alive"]),
+            controller_restarts=max(0, self._supervisor.restarts),
+            engines=engines,
+            neighbours=neighbours,
+            health=node.health(),
+            loop=status["loop"] if status is not None else None,
+            decisions=state.decisions(),
+            journal_dropped=self._journal.dropped,
+        )
+
+
+def _only_one(path: Path) -> int:
+    """Take the lock that one agent holds; `StartError` names the one that does."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise StartError(f"could not open {path}: {error}") from None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.read(fd, 32).decode(errors="replace").strip()
+        os.close(fd)
+        raise StartError(f"another sitsd runs already (process {holder}, lock {path})") from None
+    os.ftruncate(fd, 0)
+    os.write(fd, f"{os.getpid()}\n".encode())
+    return fd
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--policy",
+    "policy_path",
+    type=click.Path(path_type=Path),
+    default=POLICY_PATH,
+    show_default=True,
+    help="The policy file.",
+)
+@click.option("--check", is_flag=True, help="Check the policy and end.")
+@click.option("--undo", is_flag=True, help="Undo limits that a dead agent left, and end.")
+@click.option("--unload", "unloads", is_flag=True, help="Remove the pinned BPF programs, and end.")
+@click.version_option(package_name="sits")
+def main(policy_path: Path, check: bool, undo: bool, unloads: bool) -> None:
+    """Watch, and where the policy says so retune, the LLM inference engines of this machine."""
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s"
+    )
+    try:
+        policy = load_policy(policy_path)
+        if check:
+            click.echo(f"{policy_path}: good")
+        elif undo:
+            for line in describe(run_undo(policy.agent.run_dir / UNDO_NAME)):
+                click.echo(line)
+        elif unloads:
+            unload(policy.agent.pin_dir)
+        else:
+            daemon = Daemon(policy, policy_path)
+            for each in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(each, lambda *_: daemon.stop())
+            daemon.run()
+    except (PolicyError, StartError, OSError) as error:
+        raise SystemExit(f"sitsd: {error}") from None
+
+
+if __name__ == "__main__":
+    main()

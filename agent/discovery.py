@@ -1,0 +1,309 @@
+"""Finds the policy's targets on this machine: their processes, cgroups and ports.
+
+A target that has cgroups of its own is watched by them: whatever it forks is in. One that shares
+its cgroup (a process found by command or port that nobody put anywhere) is watched by process id.
+"""
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from controller.limits.cgroup import (
+    CgroupError,
+    Group,
+    Hierarchies,
+    Membership,
+    Mount,
+    descendants,
+    read_membership,
+)
+from controller.policy_model import Engine, Match, Neighbour, Policy
+
+ROOT: Final = "/"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A target as it stands on this machine.
+
+    `cgroup` is its path in the hierarchy that rules the CPU, None where it shares one with others;
+    then `processes` are watched one by one. `attach` is the v2 directory its streams pass through,
+    `cpu_ids` and `stream_ids` are the cgroup ids, of it and all below it. `detail` says what is
+    missing and why.
+    """
+
+    name: str
+    pids: frozenset[int] = frozenset()
+    cgroup: str | None = None
+    attach: Path | None = None
+    cpu_ids: frozenset[int] = frozenset()
+    stream_ids: frozenset[int] = frozenset()
+    processes: frozenset[int] = frozenset()
+    ports: frozenset[int] = frozenset()
+    detail: str = ""
+
+    @property
+    def present(self) -> bool:
+        """Whether there is anything to watch."""
+        return bool(self.pids)
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """All targets of one look at the machine."""
+
+    engines: tuple[Found, ...] = ()
+    neighbours: tuple[Found, ...] = ()
+
+
+@dataclass(slots=True)
+class Discovery:
+    """Looks for the targets of one policy."""
+
+    policy: Policy
+    hierarchies: Hierarchies
+    _units: dict[str, str] = field(default_factory=dict)
+
+    def look(self) -> Surroundings:
+        """One look. What can't be read, because it is just going away, is left out."""
+        commands = self._commands()
+        engines = tuple(self._engine(engine, commands) for engine in self.policy.engines)
+        taken = {pid for found in engines for pid in found.pids}
+        neighbours = [
+            found
+            for neighbour in self.policy.neighbours
+            for found in self._neighbour(neighbour, commands, taken)
+        ]
+        return Surroundings(engines, tuple(neighbours))
+
+    def _engine(self, engine: Engine, commands: dict[int, str]) -> Found:
+        pids, cgroup, detail = self._match(engine.match, commands)
+        if not pids:
+            return Found(engine.name, detail=detail)
+        found = self._place(engine.name, pids, cgroup)
+        ports = frozenset(port for pid in pids for port in _listening(pid))
+        if engine.match.kind == "port":
+            ports = frozenset({int(engine.match.value)})
+        attach, detail = found.attach, found.detail
+        if attach is None and self.policy.agent.attach_root and self.hierarchies.v2 is not None:
+            attach = self.hierarchies.v2.directory(ROOT)
+        elif attach is None:
+            detail = (
+                "is in the root cgroup: its streams are not followed; give it a cgroup of its own,"
+                " or set agent.attach_root"
+            )
+        elif not ports:
+            detail = "listens on no TCP port yet"
+        return _replace(found, attach=attach, ports=ports, detail=detail)
+
+    def _neighbour(
+        self, neighbour: Neighbour, commands: dict[int, str], taken: set[int]
+    ) -> list[Found]:
+        if not neighbour.each_child:
+            pids, cgroup, detail = self._match(neighbour.match, commands)
+            if not pids or pids & taken:
+                why = "is also an engine: left alone" if pids & taken else detail
+                return [Found(neighbour.name, detail=why)]
+            return [self._place(neighbour.name, pids, cgroup)]
+        parent = str(neighbour.match.value).removesuffix("/*")
+        found = []
+        for path in self._children(parent):
+            pids = self._members(path)
+            if pids and not pids & taken:
+                found.append(self._place(f"{neighbour.name}/{path.rpartition('/')[2]}", pids, path))
+        return found
+
+    def _match(
+        self, match: Match, commands: dict[int, str]
+    ) -> tuple[frozenset[int], str | None, str]:
+        """The processes, their common cgroup if the match names one, and why there are none."""
+        match match.kind:
+            case "cgroup":
+                path = str(match.value)
+                pids = self._members(path)
+                return pids, path, "" if pids else f"no process in cgroup {path}"
+            case "unit":
+                path = self._unit(str(match.value))
+                pids = self._members(path) if path else frozenset()
+                return pids, path or None, "" if pids else f"unit {match.value} is not running"
+            case "command":
+                pattern = re.compile(str(match.value))
+                own = os.getpid()
+                pids = _with_children(
+                    pid for pid, line in commands.items() if pid != own and pattern.search(line)
+                )
+                return pids, None, "" if pids else f"no command line matches {match.value}"
+            case "port":
+                pids = _with_children(_listeners(int(match.value)))
+                return pids, None, "" if pids else f"nothing listens on port {match.value}"
+
+    def _place(self, name: str, pids: frozenset[int], cgroup: str | None) -> Found:
+        memberships = [member for pid in pids if (member := _membership(pid)) is not None]
+        if cgroup is not None:
+            memberships = [Membership(cgroup, cgroup)]
+        cpu_path = _common(
+            [m.v1_cpu if self.hierarchies.v1_cpu is not None else m.v2 for m in memberships]
+        )
+        stream_path = _common([m.v2 for m in memberships])
+        cpu_mount = self.hierarchies.v1_cpu or self.hierarchies.v2
+        cpu_ids = _ids(cpu_mount, cpu_path)
+        exclusive = cpu_path is not None and self._members(cpu_path) <= pids
+        stream_ids = _ids(self.hierarchies.v2, stream_path)
+        attach = None
+        if stream_ids and self.hierarchies.v2 is not None and stream_path is not None:
+            attach = self.hierarchies.v2.directory(stream_path)
+        return Found(
+            name=name,
+            pids=pids,
+            cgroup=cpu_path if exclusive and cpu_ids else None,
+            attach=attach,
+            cpu_ids=cpu_ids if exclusive else frozenset(),
+            stream_ids=stream_ids,
+            processes=frozenset() if exclusive and cpu_ids else pids,
+        )
+
+    def _commands(self) -> dict[int, str]:
+        """Every process's command line, if any match needs them."""
+        matches = [engine.match for engine in self.policy.engines]
+        matches += [neighbour.match for neighbour in self.policy.neighbours]
+        if not any(match.kind == "command" for match in matches):
+            return {}
+        return {
+            process.pid: " ".join(process.info["cmdline"] or ())
+            for process in psutil.process_iter(["cmdline"])
+        }
+
+    def _mounts(self) -> list[Mount]:
+        return [m for m in (self.hierarchies.v1_cpu, self.hierarchies.v2) if m is not None]
+
+    def _members(self, path: str) -> frozenset[int]:
+        """The processes in a cgroup and below it, in whichever hierarchy it exists."""
+        pids: set[int] = set()
+        for mount in self._mounts():
+            for directory in _tree(mount, path):
+                try:
+                    pids.update(map(int, (directory / "cgroup.procs").read_text().split()))
+                except OSError:
+                    continue
+        return frozenset(pids)
+
+    def _children(self, path: str) -> list[str]:
+        names: set[str] = set()
+        for mount in self._mounts():
+            try:
+                names.update(
+                    entry.name for entry in os.scandir(mount.directory(path)) if entry.is_dir()
+                )
+            except (OSError, CgroupError):
+                continue
+        return [f"{path.rstrip('/')}/{name}" for name in sorted(names)]
+
+    def _unit(self, unit: str) -> str:
+        """The cgroup path of a systemd unit: searched once, then remembered while it exists."""
+        known = self._units.get(unit)
+        for mount in self._mounts():
+            if known is not None and mount.directory(known).is_dir():
+                return known
+        for mount in reversed(self._mounts()):
+            for directory, names, _ in os.walk(mount.point):
+                if unit in names:
+                    path = "/" + str(Path(directory, unit).relative_to(mount.point))
+                    self._units[unit] = path
+                    return path
+        self._units.pop(unit, None)
+        return ""
+
+
+def _replace(found: Found, attach: Path | None, ports: frozenset[int], detail: str) -> Found:
+    return Found(
+        found.name,
+        found.pids,
+        found.cgroup,
+        attach,
+        found.cpu_ids,
+        found.stream_ids,
+        found.processes,
+        ports,
+        detail,
+    )
+
+
+def _tree(mount: Mount, path: str) -> list[Path]:
+    try:
+        top = mount.directory(path)
+        group = Group(path, top, 2, top.stat().st_ino)
+    except (OSError, CgroupError):
+        return []
+    return [top, *(below.directory for below in descendants(group))]
+
+
+def _ids(mount: Mount | None, path: str | None) -> frozenset[int]:
+    """The ids of a cgroup and all below it; none for the root, which is everybody's."""
+    if mount is None or path is None or path == ROOT:
+        return frozenset()
+    ids = set()
+    for directory in _tree(mount, path):
+        try:
+            ids.add(directory.stat().st_ino)
+        except OSError:
+            continue
+    return frozenset(ids)
+
+
+def _common(paths: Iterable[str | None]) -> str | None:
+    """The one path that all share, None if they differ or there is none."""
+    distinct = set(paths)
+    return distinct.pop() if len(distinct) == 1 else None
+
+
+def _membership(pid: int) -> Membership | None:
+    try:
+        return read_membership(pid)
+    except (CgroupError, OSError):
+        return None
+
+
+def _with_children(pids: Iterable[int]) -> frozenset[int]:
+    """These processes and all they started: an engine's workers have other command lines."""
+    found: set[int] = set()
+    for pid in pids:
+        if pid in found:
+            continue
+        try:
+            process = psutil.Process(pid)
+            found.add(pid)
+            found.update(child.pid for child in process.children(recursive=True))
+        except psutil.Error:
+            continue
+    return frozenset(found)
+
+
+def _listening(pid: int) -> set[int]:
+    """The TCP ports a process listens on, in its own network namespace."""
+    try:
+        connections = psutil.Process(pid).net_connections("tcp")
+    except psutil.Error:
+        return set()
+    return {_port(c.laddr) for c in connections if c.status == psutil.CONN_LISTEN}
+
+
+def _listeners(port: int) -> set[int]:
+    """The processes that listen on a TCP port of this network namespace."""
+    try:
+        connections = psutil.net_connections("tcp")
+    except psutil.Error:
+        return set()
+    return {
+        c.pid
+        for c in connections
+        if c.status == psutil.CONN_LISTEN and c.pid is not None and _port(c.laddr) == port
+    }
+
+
+def _port(address: tuple[Any, ...]) -> int:
+    return int(address[1])

@@ -1,0 +1,80 @@
+"""The last minutes of an engine, once a second: what windows of status and explain are cut from."""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from bpf.histogram import EMPTY, Histogram
+from bpf.layout import Counters
+
+KEPT: Final = 600
+HISTOGRAMS_KEPT: Final = 120
+"""Histograms are large; windows longer than this have figures without quantiles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What had been counted by `at_ns`: everything in it only grows."""
+
+    at_ns: int
+    counters: Counters
+    cause_ns: Mapping[str, int] = field(default_factory=dict)
+    ttft: Histogram = EMPTY
+    gap: Histogram = EMPTY
+    wait: Histogram = EMPTY
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What happened between two moments."""
+
+    seconds: float
+    counters: Counters
+    cause_ns: Mapping[str, int]
+    ttft: Histogram
+    gap: Histogram
+    wait: Histogram
+
+
+class History:
+    """Moments of one engine, oldest first."""
+
+    def __init__(self) -> None:
+        self._moments: deque[Moment] = deque(maxlen=KEPT)
+
+    def add(self, moment: Moment) -> None:
+        """Add the newest moment."""
+        self._moments.append(moment)
+        if len(self._moments) > HISTOGRAMS_KEPT:
+            old = self._moments[-HISTOGRAMS_KEPT - 1]
+            if old.ttft is not EMPTY:
+                self._moments[-HISTOGRAMS_KEPT - 1] = Moment(old.at_ns, old.counters, old.cause_ns)
+
+    def window(self, seconds: float) -> Window | None:
+        """The last `seconds`, or as much of them as is known; None with less than two moments."""
+        if len(self._moments) < 2:
+            return None
+        last = self._moments[-1]
+        start_ns = last.at_ns - int(seconds * 1e9)
+        first = next((m for m in reversed(self._moments) if m.at_ns <= start_ns), self._moments[0])
+        with_histograms = next(m for m in self._moments if m.ttft is not EMPTY or m is last)
+        base = first if first.ttft is not EMPTY else with_histograms
+        return Window(
+            seconds=(last.at_ns - first.at_ns) / 1e9,
+            counters=last.counters.since(first.counters),
+            cause_ns={
+                cause: ns - first.cause_ns.get(cause, 0) for cause, ns in last.cause_ns.items()
+            },
+            ttft=last.ttft.since(base.ttft),
+            gap=last.gap.since(base.gap),
+            wait=last.wait.since(base.wait),
+        )
+
+    def worst_cause(self, seconds: float) -> str:
+        """The cause that was at work longest in the last `seconds`; `none` if none was."""
+        window = self.window(seconds)
+        if window is None:
+            return "none"
+        causes = {cause: ns for cause, ns in window.cause_ns.items() if ns > 0}
+        return max(causes, key=lambda cause: causes[cause], default="none")

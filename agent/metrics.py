@@ -1,0 +1,322 @@
+"""The Prometheus metrics, made at each scrape from what the kernel and the controller counted.
+
+Nothing is kept here between scrapes, so a series lives exactly as long as its target. Label sets
+are bounded by the policy: engines, neighbours, stages and the enumerations in the code.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from bpf.histogram import EMPTY, Histogram
+from bpf.layout import Counters, Health
+from controller.timing import histogram_of
+
+TTFT_BOUNDS_MS: Final = (
+    1,
+    5,
+    10,
+    20,
+    40,
+    60,
+    80,
+    100,
+    250,
+    500,
+    750,
+    1000,
+    2500,
+    5000,
+    7500,
+    10000,
+)
+"""OpenTelemetry's advice for gen_ai.server.time_to_first_token."""
+
+GAP_BOUNDS_MS: Final = (
+    1,
+    2.5,
+    5,
+    10,
+    25,
+    50,
+    75,
+    100,
+    120,
+    150,
+    200,
+    300,
+    400,
+    500,
+    750,
+    1000,
+    2500,
+)
+"""OpenTelemetry's advice for gen_ai.server.time_per_output_token, finer below, 120 ms for the rule
+of seed row A16."""
+
+WAIT_BOUNDS_MS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 1000)
+LOOP_BOUNDS_MS: Final = (0.05, 0.1, 0.2, 0.3, 0.5, 1, 2, 4.2, 10, 20, 50, 100)
+_STAGES: Final = ("collect", "decide", "actuate", "tick", "reaction", "late")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFigures:
+    """One engine at a scrape; `status` is its part of the controller's last status, if any."""
+
+    name: str
+    present: bool
+    under_way: int
+    counters: Counters
+    ttft: Histogram = EMPTY
+    gap: Histogram = EMPTY
+    wait: Histogram = EMPTY
+    ends: Mapping[str, int] = field(default_factory=dict)
+    good: int = 0
+    status: Mapping[str, Any] | None = None
+    slo_ms: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NeighbourFigures:
+    """One neighbour at a scrape."""
+
+    name: str
+    counters: Counters
+    used_cores: float | None = None
+    quota_cores: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """All there is to export."""
+
+    mode: str
+    controller_up: bool
+    controller_restarts: int
+    engines: tuple[EngineFigures, ...]
+    neighbours: tuple[NeighbourFigures, ...]
+    health: Health
+    loop: Mapping[str, Any] | None
+    decisions: Mapping[tuple[str, str], int]
+    journal_dropped: int
+
+
+class FiguresCollector(Collector):
+    """Turns `Figures` into metric families."""
+
+    def __init__(self, figures: Callable[[], Figures]) -> None:
+        """`figures` is asked at every scrape, in the scrape's thread."""
+        self._figures = figures
+
+    def collect(self) -> Iterator[Metric]:
+        """Every family, with all its series."""
+        figures = self._figures()
+        yield from _agent(figures)
+        yield from _streams(figures.engines)
+        yield from _cpu(figures)
+        yield from _engine_state(figures.engines)
+        if figures.loop is not None:
+            yield _loop(figures.loop)
+
+    def describe(self) -> list[Metric]:
+        """Nothing: naming them ahead would take a scrape."""
+        return []
+
+
+def _agent(figures: Figures) -> Iterator[Metric]:
+    mode = GaugeMetricFamily("sits_mode", "1 for the mode in force.", labels=["mode"])
+    for name in ("observe", "shadow", "control"):
+        mode.add_metric([name], float(figures.mode == name))
+    yield mode
+    yield GaugeMetricFamily(
+        "sits_controller_up", "Whether the controller runs.", float(figures.controller_up)
+    )
+    yield CounterMetricFamily(
+        "sits_controller_restarts",
+        "Times the controller was restarted.",
+        figures.controller_restarts,
+    )
+    decisions = CounterMetricFamily(
+        "sits_decisions", "Decisions, by engine and cause.", labels=["engine", "cause"]
+    )
+    for (engine, cause), count in figures.decisions.items():
+        decisions.add_metric([engine, cause], count)
+    yield decisions
+    lost = CounterMetricFamily(
+        "sits_limit_hits", "Times a limit of ours cost something, by limit.", labels=["limit"]
+    )
+    for name in Health.__slots__:
+        lost.add_metric([name], getattr(figures.health, name))
+    lost.add_metric(["journal_rows"], figures.journal_dropped)
+    yield lost
+
+
+def _streams(engines: tuple[EngineFigures, ...]) -> Iterator[Metric]:
+    yield _histogram(
+        "sits_time_to_first_token_seconds",
+        "First byte of a request in to the first data chunk of its answer out.",
+        {e.name: e.ttft for e in engines},
+        TTFT_BOUNDS_MS,
+    )
+    yield _histogram(
+        "sits_chunk_gap_seconds",
+        "Between successive data chunks of one stream, as they leave.",
+        {e.name: e.gap for e in engines},
+        GAP_BOUNDS_MS,
+    )
+    for name, text, field_name in (
+        ("sits_requests", "Requests that came in.", "requests"),
+        ("sits_responses", "Response heads that went out.", "responses"),
+        ("sits_response_errors", "Responses with a status of 400 or above.", "errors"),
+        ("sits_chunks", "Data chunks that went out.", "chunks"),
+        ("sits_response_body_bytes", "Bytes of ended answers' bodies.", "body_bytes"),
+        ("sits_chunk_gaps_over_slo", "Chunk gaps over the SLO.", "gaps_over"),
+        ("sits_first_tokens_over_slo", "First chunks over the SLO.", "ttft_over"),
+        (
+            "sits_streams_unstarted",
+            "Event streams that ended before a chunk.",
+            "ends_unstarted",
+        ),
+        ("sits_retransmitted_segments", "TCP segments sent again.", "retransmits"),
+    ):
+        family = CounterMetricFamily(name, text, labels=["engine"])
+        for engine in engines:
+            family.add_metric([engine.name], getattr(engine.counters, field_name))
+        yield family
+    ends = CounterMetricFamily(
+        "sits_streams_ended",
+        "Streams that ended since the agent's start, by reason.",
+        labels=["engine", "reason"],
+    )
+    good = CounterMetricFamily(
+        "sits_streams_good",
+        "Streams that met their SLO since the agent's start.",
+        labels=["engine"],
+    )
+    active = GaugeMetricFamily("sits_streams_active", "Streams under way.", labels=["engine"])
+    slo = GaugeMetricFamily("sits_slo_seconds", "The policy's SLO.", labels=["engine", "of"])
+    for engine in engines:
+        for reason, count in engine.ends.items():
+            ends.add_metric([engine.name, reason], count)
+        good.add_metric([engine.name], engine.good)
+        active.add_metric([engine.name], engine.under_way)
+        for of, ms in engine.slo_ms.items():
+            slo.add_metric([engine.name, of], ms / 1e3)
+    yield from (ends, good, active, slo)
+
+
+def _cpu(figures: Figures) -> Iterator[Metric]:
+    yield _histogram(
+        "sits_run_queue_delay_seconds",
+        "Runnable to running, of the engine's tasks.",
+        {e.name: e.wait for e in figures.engines},
+        WAIT_BOUNDS_MS,
+    )
+    wait = CounterMetricFamily(
+        "sits_run_queue_wait_seconds",
+        "Run-queue delay by who held the CPU.",
+        labels=["engine", "holder"],
+    )
+    switches = CounterMetricFamily(
+        "sits_involuntary_switches", "Times a task was taken off the CPU.", labels=["engine"]
+    )
+    for engine in figures.engines:
+        c = engine.counters
+        wait.add_metric([engine.name, "self"], c.wait_self_ns / 1e9)
+        wait.add_metric([engine.name, "other"], c.wait_other_ns / 1e9)
+        nobody_ns = c.wait_ns - c.wait_self_ns - c.wait_other_ns
+        wait.add_metric([engine.name, "nobody"], nobody_ns / 1e9)
+        switches.add_metric([engine.name], c.involuntary)
+    yield from (wait, switches)
+    run = CounterMetricFamily(
+        "sits_cpu_seconds", "CPU time of a target's tasks.", labels=["target", "kind"]
+    )
+    for engine in figures.engines:
+        run.add_metric([engine.name, "engine"], engine.counters.run_ns / 1e9)
+    quota = GaugeMetricFamily(
+        "sits_cpu_quota_cores", "The quota the agent holds on a neighbour.", labels=["target"]
+    )
+    for neighbour in figures.neighbours:
+        run.add_metric([neighbour.name, "neighbour"], neighbour.counters.run_ns / 1e9)
+        if neighbour.quota_cores is not None:
+            quota.add_metric([neighbour.name], neighbour.quota_cores)
+    yield from (run, quota)
+
+
+def _engine_state(engines: tuple[EngineFigures, ...]) -> Iterator[Metric]:
+    present = GaugeMetricFamily(
+        "sits_engine_up", "Whether the engine was found.", labels=["engine"]
+    )
+    admin = GaugeMetricFamily(
+        "sits_engine_admin_connected", "Whether its admin socket answers.", labels=["engine"]
+    )
+    running = GaugeMetricFamily("sits_engine_running", "Requests running.", labels=["engine"])
+    waiting = GaugeMetricFamily("sits_engine_waiting", "Requests waiting.", labels=["engine"])
+    kv = GaugeMetricFamily("sits_engine_kv_use_ratio", "KV cache in use.", labels=["engine"])
+    knob = GaugeMetricFamily("sits_engine_knob", "Knob values.", labels=["engine", "knob"])
+    weight = GaugeMetricFamily("sits_engine_cpu_weight", "CPU weight in force.", labels=["engine"])
+    pressure = GaugeMetricFamily(
+        "sits_backpressure_ratio", "Backpressure by stage.", labels=["engine", "stage"]
+    )
+    cause = CounterMetricFamily(
+        "sits_at_risk_seconds", "Time with the SLO at risk, by cause.", labels=["engine", "cause"]
+    )
+    for engine in engines:
+        present.add_metric([engine.name], float(engine.present))
+        status = engine.status
+        if status is None:
+            continue
+        admin.add_metric([engine.name], float(status["admin"]["state"] == "connected"))
+        now = status["now"]
+        if now is not None:
+            running.add_metric([engine.name], now["running"])
+            waiting.add_metric([engine.name], now["waiting"])
+            if now["kv_use"] is not None:
+                kv.add_metric([engine.name], now["kv_use"])
+        for name, fields in status["knobs"].items():
+            knob.add_metric([engine.name, name], fields["value"])
+        if status["cpu_weight"] is not None:
+            weight.add_metric([engine.name], status["cpu_weight"]["value"])
+        for stage, value in status["backpressure"].items():
+            pressure.add_metric([engine.name, "worst" if stage == "value" else stage], value)
+        for name, ns in status["cause_ns"].items():
+            cause.add_metric([engine.name, name], ns / 1e9)
+    yield from (present, admin, running, waiting, kv, knob, weight, pressure, cause)
+
+
+def _loop(loop: Mapping[str, Any]) -> Metric:
+    family = HistogramMetricFamily(
+        "sits_loop_stage_seconds", "The fast loop's stages.", labels=["stage"]
+    )
+    for stage in _STAGES:
+        _add(family, stage, histogram_of(loop[stage]), LOOP_BOUNDS_MS)
+    return family
+
+
+def _histogram(
+    name: str, text: str, series: Mapping[str, Histogram], bounds_ms: tuple[float, ...]
+) -> Metric:
+    family = HistogramMetricFamily(name, text, labels=["engine"])
+    for label, histogram in series.items():
+        _add(family, label, histogram, bounds_ms)
+    return family
+
+
+def _add(
+    family: HistogramMetricFamily,
+    label: str,
+    histogram: Histogram,
+    bounds_ms: tuple[float, ...],
+) -> None:
+    counts = histogram.cumulative([round(bound * 1e6) for bound in bounds_ms])
+    buckets = [(f"{bound / 1e3:g}", float(n)) for bound, n in zip(bounds_ms, counts, strict=True)]
+    buckets.append(("+Inf", float(histogram.count)))
+    family.add_metric([label], buckets, histogram.sum_ns / 1e9)

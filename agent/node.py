@@ -1,0 +1,214 @@
+"""The kernel side as the daemon uses it: loaded programs, watched targets, counters and events.
+
+Where nothing can be loaded (no privilege, no BTF, no libbpf) it stands in with counters that stay
+zero and says why, so that what needs no kernel still works.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from agent.discovery import Found, Surroundings
+from agent.supervisor import Handles
+from bpf.features import Features, is_bpffs, open_libbpf, possible_cpus, probe
+from bpf.histogram import EMPTY, Histogram
+from bpf.layout import COUNTERS, HEALTH, Counters, Event, Health, TargetKind, parse_event
+from bpf.libbpf import Libbpf, LibbpfError, Ring
+from bpf.loader import Plan, Programs, load
+from bpf.readers import CounterReader, Culprit, HistogramReader, read_culprits
+from bpf.targets import Target, TargetTable
+from controller.policy_model import Engine, Policy
+
+EDGE_SHARE: Final = 0.25
+"""A single wait for the CPU of this share of the gap SLO wakes the controller."""
+
+HISTOGRAMS: Final = ("ttft", "gap", "wait")
+_LOG: Final = logging.getLogger("sits.node")
+
+
+class Node:
+    """What this kernel gives us."""
+
+    def __init__(self, policy: Policy, on_event: Callable[[Event], None]) -> None:
+        """Load or adopt; never raises for what the kernel refuses, see `problems`."""
+        self._policy = policy
+        self.problems: list[str] = []
+        self.features: Features
+        self.programs: Programs | None = None
+        self._table: TargetTable | None = None
+        self._ring: Ring | None = None
+        self._histograms: dict[str, HistogramReader] = {}
+        lib = open_libbpf()
+        self.features = probe(lib)
+        rows = policy.agent.max_targets + 1  # row 0 is nobody's
+        self._rows = rows
+        if lib is not None and self.features.can_trace:
+            self._load(lib, rows, on_event)
+        elif lib is None:
+            self.problems.append("nothing is measured: libbpf.so.1 was not found")
+        elif self.features.missing_capabilities:
+            missing = ", ".join(self.features.missing_capabilities)
+            self.problems.append(f"nothing is measured: this process lacks {missing}")
+        else:
+            self.problems.append("nothing is measured: the kernel has no BTF or no ring buffer")
+        cpus = possible_cpus(lib) if lib is not None else os.cpu_count() or 1
+        self._own_fds: list[int] = []
+        self.handles = self._handles(rows, cpus)
+        self._reader = CounterReader(self.handles.counters, self.handles.health, rows, cpus)
+
+    @property
+    def rows(self) -> Mapping[str, int]:
+        """Each watched target's row by name."""
+        return self._table.rows if self._table is not None else {}
+
+    @property
+    def how(self) -> str:
+        """How the programs came to be loaded: fresh, kept, adopted, or none."""
+        return self.programs.how if self.programs is not None else "none"
+
+    def fileno(self) -> int | None:
+        """Readable when there are events; None without the kernel side."""
+        return self._ring.fileno() if self._ring is not None else None
+
+    def consume(self) -> None:
+        """Hand on all events there are."""
+        if self._ring is not None:
+            self._ring.consume()
+
+    def watch(self, found: Surroundings) -> list[str]:
+        """Watch exactly these targets; returns what could not be done."""
+        if self._table is None or self.programs is None:
+            return []
+        policies = {engine.name: engine for engine in self._policy.engines}
+        targets = [_engine(policies[e.name], e) for e in found.engines if e.present]
+        targets += [_neighbour(n) for n in found.neighbours if n.present]
+        problems = [
+            f"{name} is not watched: more targets than agent.max_targets"
+            f" = {self._policy.agent.max_targets}"
+            for name in self._table.apply(targets)
+        ]
+        if self.programs.follows_streams:
+            problems += self._attach(found.engines)
+        return problems
+
+    def counters(self, name: str) -> Counters:
+        """What a target did so far; zeros if it is not watched."""
+        row = self.rows.get(name)
+        return self._reader.counters(row) if row is not None else Counters()
+
+    def histogram(self, which: str, name: str) -> Histogram:
+        """A target's histogram: which is ttft, gap or wait."""
+        row = self.rows.get(name)
+        reader = self._histograms.get(which)
+        return reader.read(row) if reader is not None and row is not None else EMPTY
+
+    def health(self) -> Health:
+        """What our own limits cost."""
+        return self._reader.health()
+
+    def culprits(self, name: str) -> list[Culprit]:
+        """Who held the CPU while this target waited, the worst first."""
+        row = self.rows.get(name)
+        if self.programs is None or row is None:
+            return []
+        return [c for c in read_culprits(self.programs.map("culprits")) if c.row == row]
+
+    def close(self) -> None:
+        """Let go; what is pinned goes on counting."""
+        self._reader.close()
+        if self._ring is not None:
+            self._ring.close()
+        if self.programs is not None:
+            self.programs.close()
+        for fd in self._own_fds:
+            os.close(fd)
+
+    def _load(self, lib: Libbpf, rows: int, on_event: Callable[[Event], None]) -> None:
+        pin_dir: Path | None = self._policy.agent.pin_dir
+        if pin_dir is not None and not is_bpffs(pin_dir):
+            self.problems.append(
+                f"counters start anew with every start of the agent: {pin_dir} is not on a BPF"
+                " file system (`mount -t bpf bpf /sys/fs/bpf`)"
+            )
+            pin_dir = None
+        try:
+            self.programs = load(lib, Plan(self.features, rows, pin_dir))
+        except (LibbpfError, OSError) as error:
+            self.problems.append(f"nothing is measured: {error}")
+            _LOG.error("%s", error)
+            return
+        if not self.programs.follows_streams:
+            self.problems.append(
+                "streams are not followed: the kernel lacks bpf_loop (5.17), socket storage or a"
+                " mounted cgroup2; run-queue delay is measured"
+            )
+        else:
+            self._ring = Ring(
+                lib, self.programs.maps["events"], lambda raw: on_event(parse_event(raw))
+            )
+        self._table = TargetTable(self.programs)
+        self._histograms = {
+            which: HistogramReader(
+                lib, self.programs.maps[f"{which}_histograms"], self.programs.cpus
+            )
+            for which in HISTOGRAMS
+            if f"{which}_histograms" in self.programs.maps
+        }
+
+    def _handles(self, rows: int, cpus: int) -> Handles:
+        if self.programs is not None:
+            maps = self.programs.maps
+            return Handles(maps["counters"], maps["health"], maps["edges"], cpus)
+        for name, size in (("counters", rows * COUNTERS.size), ("health", HEALTH.size)):
+            fd = os.memfd_create(f"sits-no-{name}")
+            # whole pages, as the kernel's own array maps have
+            os.truncate(
+                fd, -(-size * cpus // os.sysconf("SC_PAGESIZE")) * os.sysconf("SC_PAGESIZE")
+            )
+            self._own_fds.append(fd)
+        return Handles(self._own_fds[0], self._own_fds[1], None, cpus)
+
+    def _attach(self, engines: Iterable[Found]) -> list[str]:
+        assert self.programs is not None
+        problems = []
+        wanted = {}
+        for engine in engines:
+            if engine.attach is not None:
+                try:
+                    wanted[engine.attach.stat().st_ino] = engine
+                except OSError:
+                    continue
+        for gone in self.programs.attached_cgroups() - wanted.keys():
+            self.programs.detach(gone)
+        for cgroup_id, engine in wanted.items():
+            assert engine.attach is not None
+            try:
+                self.programs.attach(engine.attach, cgroup_id)
+            except (LibbpfError, OSError) as error:
+                problems.append(f"{engine.name}: streams are not followed: {error}")
+        return problems
+
+
+def _engine(policy: Engine, found: Found) -> Target:
+    return Target(
+        name=found.name,
+        kind=TargetKind.ENGINE,
+        ttft_slo_ns=int(policy.slo.ttft_ms * 1e6),
+        gap_slo_ns=int(policy.slo.gap_ms * 1e6),
+        wait_edge_ns=int(policy.slo.gap_ms * 1e6 * EDGE_SHARE),
+        cpu_cgroups=found.cpu_ids,
+        processes=found.processes,
+        stream_cgroups=found.stream_ids,
+        ports=found.ports,
+    )
+
+
+def _neighbour(found: Found) -> Target:
+    return Target(
+        name=found.name,
+        kind=TargetKind.NEIGHBOUR,
+        cpu_cgroups=found.cpu_ids,
+        processes=found.processes,
+    )

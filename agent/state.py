@@ -1,0 +1,122 @@
+"""What the daemon's main thread writes and the API's threads read, under one lock."""
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Mapping
+from typing import Any, Final
+
+from agent.discovery import Found, Surroundings
+from agent.history import History
+from agent.streams import StreamLog
+from controller.policy_model import Policy
+
+STATUS_STALE_S: Final = 2.0
+"""A controller that has said nothing for this long is not shown as if it had."""
+
+
+class State:
+    """The agent's memory. Every method may be called from any thread."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.streams = StreamLog()
+        self.lock = threading.RLock()
+        self.started_s = time.monotonic()
+        self._surroundings = Surroundings()
+        self._status: Mapping[str, Any] | None = None
+        self._status_s = 0.0
+        self._histories = {engine.name: History() for engine in policy.engines}
+        self._problems: dict[str, list[str]] = {}
+        self._decisions: Counter[tuple[str, str]] = Counter()
+        self._ends: Counter[tuple[str, str]] = Counter()
+        self._good: Counter[str] = Counter()
+        self._recent_good: dict[str, deque[tuple[float, bool]]] = {}
+
+    def set_surroundings(self, surroundings: Surroundings) -> None:
+        """Take what discovery found."""
+        with self.lock:
+            self._surroundings = surroundings
+
+    def found(self, engine: str) -> Found:
+        """Where an engine is."""
+        with self.lock:
+            return next(
+                (f for f in self._surroundings.engines if f.name == engine),
+                Found(engine, detail="not looked for yet"),
+            )
+
+    def neighbours(self) -> tuple[Found, ...]:
+        """The neighbours there are."""
+        with self.lock:
+            return self._surroundings.neighbours
+
+    def set_status(self, message: Mapping[str, Any]) -> None:
+        """Take the controller's status."""
+        with self.lock:
+            self._status, self._status_s = message, time.monotonic()
+
+    def status(self) -> Mapping[str, Any] | None:
+        """The controller's last status, None when it is too old to be true."""
+        with self.lock:
+            fresh = time.monotonic() - self._status_s < STATUS_STALE_S
+            return self._status if fresh else None
+
+    def engine_status(self, engine: str) -> Mapping[str, Any] | None:
+        """One engine's part of it."""
+        status = self.status()
+        fields = status["engines"].get(engine) if status is not None else None
+        return fields if isinstance(fields, Mapping) else None
+
+    def history(self, engine: str) -> History:
+        """An engine's history; hold `lock` while it is used."""
+        return self._histories[engine]
+
+    def set_problems(self, source: str, problems: list[str]) -> None:
+        """Replace what is wrong according to `source`."""
+        with self.lock:
+            self._problems[source] = problems
+
+    def problems(self) -> list[str]:
+        """Everything that is wrong now."""
+        with self.lock:
+            return [text for texts in self._problems.values() for text in texts]
+
+    def count_decision(self, engine: str, cause: str) -> None:
+        """Count a decision."""
+        with self.lock:
+            self._decisions[engine, cause] += 1
+
+    def decisions(self) -> dict[tuple[str, str], int]:
+        """Decisions by engine and cause."""
+        with self.lock:
+            return dict(self._decisions)
+
+    def count_end(self, engine: str, reason: str, good: bool) -> None:
+        """Count a stream that ended."""
+        with self.lock:
+            self._ends[engine, reason] += 1
+            self._good[engine] += good
+            recent = self._recent_good.setdefault(engine, deque())
+            recent.append((time.monotonic(), good))
+
+    def ends(self, engine: str) -> dict[str, int]:
+        """Streams that ended, by reason."""
+        with self.lock:
+            return {reason: n for (name, reason), n in self._ends.items() if name == engine}
+
+    def good(self, engine: str) -> int:
+        """Streams that met the SLO."""
+        with self.lock:
+            return self._good[engine]
+
+    def attainment(self, engine: str, seconds: float) -> float | None:
+        """Share of the streams that ended in the last `seconds` and were good; None without any."""
+        with self.lock:
+            recent = self._recent_good.get(engine)
+            if recent is None:
+                return None
+            since = time.monotonic() - seconds
+            while recent and recent[0][0] < since:
+                recent.popleft()
+            return sum(good for _, good in recent) / len(recent) if recent else None

@@ -1,0 +1,175 @@
+"""Follows streams from the kernel's events: those under way, and the last that ended."""
+
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
+
+from bpf.layout import Event, EventKind, Stream
+from controller.plain import plain
+from controller.policy_model import Slo
+
+KEPT: Final = 10_000
+MAX_UNDER_WAY: Final = 100_000
+_PATH_CHARACTERS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A stream that ended: `seq` counts them, `good` says whether it met its engine's SLO.
+
+    `streaming` is false for an answer that was no event stream: it has no TTFT and no gaps.
+    """
+
+    seq: int
+    engine: str
+    stream: Stream
+    path: str
+    reason: str
+    ended_ns: int
+    good: bool
+    streaming: bool
+    cause: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """The stream for JSON, as docs/sitsctl.md describes it."""
+        s = self.stream
+        gaps = s.chunks - 1 if s.first_ns else 0
+        wall_s = time.time() - (time.monotonic_ns() - self.ended_ns) / 1e9
+        host = f"[{s.remote_address}]" if ":" in s.remote_address else s.remote_address
+        return {
+            "seq": self.seq,
+            "engine": self.engine,
+            "connection": s.connection,
+            "number": s.number,
+            "remote": f"{host}:{s.remote_port}",
+            "remote_port": s.remote_port,
+            "path": self.path,
+            "status": s.status,
+            "streaming": self.streaming,
+            "ttft_ms": None if s.ttft_ns is None else s.ttft_ns / 1e6,
+            "gap_max_ms": s.gap_max_ns / 1e6 if gaps > 0 else None,
+            "gap_mean_ms": s.gap_sum_ns / gaps / 1e6 if gaps > 0 else None,
+            "gaps_over": s.gaps_over,
+            "chunks": s.chunks,
+            "body_bytes": s.body_bytes,
+            "retransmits": s.retransmits,
+            "reason": self.reason,
+            "good": self.good,
+            "cause": self.cause,
+            "ended_unix_s": wall_s,
+            "duration_ms": (self.ended_ns - s.request_ns) / 1e6,
+        }
+
+
+def is_good(stream: Stream, reason: str, slo: Slo) -> bool:
+    """Whether a stream met its SLO: complete, no error, TTFT in time, no gap over the limit."""
+    if reason != "complete" or stream.status >= 400:
+        return False
+    if stream.ttft_ns is None:
+        return not is_streaming(stream)
+    return stream.ttft_ns <= slo.ttft_ms * 1e6 and stream.gaps_over == 0
+
+
+def is_streaming(stream: Stream) -> bool:
+    """Whether the answer was a stream of events."""
+    return bool(stream.flags & stream.flags.EVENTS)
+
+
+def request_path(head: bytes) -> str:
+    """The path of a request from the first bytes of its head, printable and not too long."""
+    line = head.split(b"\r\n", 1)[0].decode("latin-1")
+    parts = line.split(" ")
+    return plain(parts[1].partition("?")[0][:_PATH_CHARACTERS]) if len(parts) > 1 else ""
+
+
+class StreamLog:
+    """Streams by engine. Written by one thread, read by any."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._paths: dict[tuple[int, int], tuple[str, str]] = {}
+        self._ended: deque[Ended] = deque(maxlen=KEPT)
+        self._seq = 0
+
+    def started(self, engine: str, event: Event) -> None:
+        """Take a `START` event."""
+        with self._lock:
+            if len(self._paths) >= MAX_UNDER_WAY:
+                # an end whose event was dropped leaves its start behind; the oldest goes
+                del self._paths[next(iter(self._paths))]
+            self._paths[_key(event.stream)] = (engine, request_path(event.head))
+
+    def ended(self, engine: str, event: Event, slo: Slo, cause: str) -> Ended:
+        """Take an `END` event; `cause` is what ailed the engine meanwhile."""
+        stream = event.stream
+        reason = event.reason.name.lower() if event.reason is not None else "lost"
+        good = is_good(stream, reason, slo)
+        with self._lock:
+            self._seq += 1
+            _, path = self._paths.pop(_key(stream), ("", ""))
+            done = Ended(
+                seq=self._seq,
+                engine=engine,
+                stream=stream,
+                path=path,
+                reason=reason,
+                ended_ns=event.at_ns,
+                good=good,
+                streaming=is_streaming(stream),
+                cause="none" if good else cause,
+            )
+            self._ended.append(done)
+        return done
+
+    def under_way(self, engine: str) -> int:
+        """How many streams of an engine have started and not ended."""
+        with self._lock:
+            return sum(1 for name, _ in self._paths.values() if name == engine)
+
+    def after(self, seq: int, limit: int, engine: str | None) -> tuple[list[Ended], int]:
+        """Up to `limit` ended streams after `seq`, oldest first, and the last seq looked at."""
+        with self._lock:
+            found: list[Ended] = []
+            last = seq
+            for each in self._ended:
+                if each.seq <= seq:
+                    continue
+                if len(found) == limit:
+                    break
+                last = each.seq
+                if engine is None or each.engine == engine:
+                    found.append(each)
+            return found, last
+
+    def newest(self, limit: int, engine: str | None) -> tuple[list[Ended], int]:
+        """The last `limit` ended streams, oldest first, and the last seq there is."""
+        with self._lock:
+            mine = (each for each in reversed(self._ended) if engine in {None, each.engine})
+            return list(islice(mine, limit))[::-1], self._seq
+
+    def recent(self, engine: str, since_ns: int) -> list[Ended]:
+        """The engine's streams that ended after `since_ns`."""
+        with self._lock:
+            found = []
+            for each in reversed(self._ended):
+                if each.ended_ns < since_ns:
+                    break
+                if each.engine == engine:
+                    found.append(each)
+            return found
+
+
+def take(log: StreamLog, event: Event, engine: str, slo: Slo, cause: str) -> Ended | None:
+    """Hand one event of `engine` to the log; the stream if it ended."""
+    if event.kind is EventKind.START:
+        log.started(engine, event)
+    elif event.kind is EventKind.END:
+        return log.ended(engine, event, slo, cause)
+    return None
+
+
+def _key(stream: Stream) -> tuple[int, int]:
+    return stream.connection, stream.number

@@ -1,0 +1,338 @@
+"""What the admin API answers, made from the daemon's state (`agent.api.AgentView`)."""
+
+import time
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+from agent.api import ApiError, JsonObject
+from agent.discovery import Found
+from agent.history import Window
+from agent.node import Node
+from agent.state import State
+from agent.streams import Ended
+from bpf.features import findings, kernel_release
+from bpf.histogram import Histogram
+from bpf.layout import Counters
+from controller.attribution import MEANING, Cause
+from controller.journal import Journal
+from controller.limits.cgroup import Hierarchies
+from controller.policy_model import Engine, Mode
+from controller.timing import histogram_of
+
+WINDOW_S: Final = 10.0
+ATTAINMENT_S: Final = 60.0
+SHOWN: Final = 10
+_TOTALS: Final = (
+    "requests",
+    "responses",
+    "first_chunks",
+    "chunks",
+    "gaps",
+    "gaps_over",
+    "ttft_over",
+    "ends_complete",
+    "ends_early",
+    "ends_unstarted",
+    "retransmits",
+    "errors",
+    "body_bytes",
+)
+
+
+class View:
+    """Answers from any thread."""
+
+    def __init__(
+        self,
+        state: State,
+        node: Node,
+        journal: Journal,
+        hierarchies: Hierarchies,
+        source: Path,
+        controller: Callable[[], Mapping[str, Any]],
+        change_mode: Callable[[Mode, str], None],
+    ) -> None:
+        """`controller` tells of its process, `change_mode` asks for another mode."""
+        self._state = state
+        self._node = node
+        self._journal = journal
+        self._hierarchies = hierarchies
+        self._source = source
+        self._controller = controller
+        self._change_mode = change_mode
+
+    def status(self) -> JsonObject:
+        """The whole agent."""
+        state, node = self._state, self._node
+        status = state.status()
+        held = status["neighbours"] if status is not None else {}
+        health = node.health()
+        return {
+            "version": version("sits"),
+            "mode": self._controller()["mode"],
+            "uptime_s": time.monotonic() - state.started_s,
+            "kernel": {
+                "release": kernel_release(),
+                "loaded": node.how,
+                "follows_streams": node.programs is not None and node.programs.follows_streams,
+                "detail": "; ".join(node.problems),
+            },
+            "controller": {key: self._controller()[key] for key in ("alive", "pid", "restarts")},
+            "engines": self.engines()["engines"],
+            "neighbours": [
+                {
+                    "name": found.name,
+                    "found": found.present,
+                    "cgroup": found.cgroup,
+                    "used_cores": held.get(found.name, {}).get("used_cores"),
+                    "quota_cores": held.get(found.name, {}).get("quota_cores"),
+                }
+                for found in state.neighbours()
+            ],
+            "loop": _loop(status["loop"]) if status is not None else None,
+            "health": {name: getattr(health, name) for name in type(health).__slots__},
+            "journal": {"dropped": self._journal.dropped, "error": self._journal.error},
+            "problems": state.problems(),
+        }
+
+    def engines(self) -> JsonObject:
+        """Every engine of the policy."""
+        return {"engines": [self._engine(engine) for engine in self._state.policy.engines]}
+
+    def streams(self, engine: str | None, after: int | None, limit: int) -> JsonObject:
+        """Ended streams after a sequence number, or the newest."""
+        log = self._state.streams
+        found, last = (
+            log.newest(limit, engine) if after is None else log.after(after, limit, engine)
+        )
+        return {"streams": [each.as_dict() for each in found], "next": last}
+
+    def explain(self, engine: str, seconds: float) -> JsonObject:
+        """Why an engine was slow."""
+        if engine not in {each.name for each in self._state.policy.engines}:
+            raise ApiError(404, f"no engine {engine} in the policy")
+        with self._state.lock:
+            window = self._state.history(engine).window(seconds)
+        since_ns = time.monotonic_ns() - int(seconds * 1e9)
+        streams = self._state.streams.recent(engine, since_ns)
+        slow = sorted((s for s in streams if not s.good), key=_slowness, reverse=True)
+        causes = _causes(window)
+        decisions = [
+            row.as_dict()
+            for row in self._journal.recent(SHOWN, engine)
+            if row.decision.mono_ns >= since_ns
+        ]
+        return {
+            "engine": engine,
+            "seconds": seconds,
+            "verdict": _verdict(engine, causes, len(slow), len(streams), window),
+            "causes": causes,
+            "evidence": _evidence(window, self._state.engine_status(engine)),
+            "culprits": [
+                {
+                    "cgroup": self._cgroup_path(culprit.cgroup),
+                    "command": culprit.command,
+                    "wait_ms": culprit.wait_ns / 1e6,
+                    "waits": culprit.waits,
+                }
+                for culprit in self._node.culprits(engine)[:SHOWN]
+            ],
+            "slow_streams": [each.as_dict() for each in slow[:SHOWN]],
+            "decisions": decisions,
+        }
+
+    def journal(self, limit: int, engine: str | None, before: int | None) -> JsonObject:
+        """The newest decisions and events."""
+        return {
+            "decisions": [row.as_dict() for row in self._journal.recent(limit, engine, before)],
+            "events": [row.as_dict() for row in self._journal.recent_events(limit)],
+        }
+
+    def policy(self) -> JsonObject:
+        """The policy in force."""
+        return self._state.policy.as_dict() | {"source": str(self._source)}
+
+    def doctor(self) -> JsonObject:
+        """What this kernel and these privileges allow."""
+        found = findings(self._node.features, self._state.policy.agent.pin_dir)
+        return {
+            "findings": [
+                {"name": f.name, "ok": f.ok, "detail": f.detail, "cost": "" if f.ok else f.cost}
+                for f in found
+            ]
+        }
+
+    def set_mode(self, mode: Mode, reason: str) -> JsonObject:
+        """Ask for another mode; it is in force within a tick."""
+        self._change_mode(mode, reason)
+        return {"mode": mode}
+
+    def _engine(self, engine: Engine) -> JsonObject:
+        state = self._state
+        found = state.found(engine.name)
+        status = state.engine_status(engine.name)
+        with state.lock:
+            window = state.history(engine.name).window(WINDOW_S)
+        now = status["now"] if status is not None else None
+        totals = self._node.counters(engine.name)
+        return {
+            "name": engine.name,
+            "found": found.present,
+            "detail": _detail(found, status),
+            "pids": sorted(found.pids),
+            "cgroup": found.cgroup,
+            "ports": sorted(found.ports),
+            "slo": {
+                "ttft_ms": engine.slo.ttft_ms,
+                "gap_ms": engine.slo.gap_ms,
+                "attainment": engine.slo.attainment,
+            },
+            **_from_status(status),
+            "running": now["running"] if now is not None else None,
+            "waiting": now["waiting"] if now is not None else None,
+            "kv_use": now["kv_use"] if now is not None else None,
+            "streams_active": state.streams.under_way(engine.name),
+            **_from_window(window),
+            "attainment": state.attainment(engine.name, ATTAINMENT_S),
+            "totals": {name: getattr(totals, name) for name in _TOTALS},
+        }
+
+    def _cgroup_path(self, cgroup_id: int) -> str:
+        mount = self._hierarchies.v1_cpu or self._hierarchies.v2
+        if mount is None:
+            return str(cgroup_id)
+        try:
+            if mount.point.stat().st_ino == cgroup_id:
+                return "/"
+            for directory in mount.point.rglob("*/"):
+                if directory.stat().st_ino == cgroup_id:
+                    return f"/{directory.relative_to(mount.point)}"
+        except OSError:
+            pass
+        return f"gone (id {cgroup_id})"
+
+
+def _from_status(status: Mapping[str, Any] | None) -> JsonObject:
+    if status is None:
+        return {
+            "admin": {"state": "none", "detail": "the controller has not said yet"},
+            "engine": None,
+            "knobs": {},
+            "backpressure": None,
+            "cause": str(Cause.NONE),
+            "cause_meaning": MEANING[Cause.NONE],
+            "evidence": {},
+            "cpu_weight": None,
+            "model": None,
+        }
+    names = (
+        "admin",
+        "engine",
+        "knobs",
+        "backpressure",
+        "cause",
+        "cause_meaning",
+        "evidence",
+        "cpu_weight",
+        "model",
+    )
+    return {name: status[name] for name in names}
+
+
+def _from_window(window: Window | None) -> JsonObject:
+    counters = window.counters if window is not None else Counters()
+    seconds = window.seconds if window is not None else 0.0
+    return {
+        "window_s": seconds,
+        "requests_per_s": counters.requests / seconds if seconds else 0.0,
+        "chunks_per_s": counters.chunks / seconds if seconds else 0.0,
+        "ttft_ms": _quantiles(window.ttft if window is not None else None),
+        "gap_ms": _quantiles(window.gap if window is not None else None),
+        "run_queue_ms": _quantiles(window.wait if window is not None else None),
+    }
+
+
+def _quantiles(histogram: Histogram | None, unit_ns: float = 1e6) -> JsonObject:
+    def at(q: float) -> float | None:
+        value = histogram.quantile_ns(q) if histogram is not None else None
+        return value / unit_ns if value is not None else None
+
+    return {"p50": at(0.5), "p99": at(0.99)}
+
+
+def _loop(loop: Mapping[str, Any]) -> JsonObject:
+    reaction = histogram_of(loop["reaction"])
+    return {
+        "ticks": loop["ticks"],
+        "late_ticks": loop["late_ticks"],
+        "tick_ms": _quantiles(histogram_of(loop["tick"])),
+        "late_ms": _quantiles(histogram_of(loop["late"])),
+        **{
+            f"{stage}_us": _quantiles(histogram_of(loop[stage]), 1e3)
+            for stage in ("collect", "decide", "actuate")
+        },
+        "reaction_ms": _quantiles(reaction) | {"count": reaction.count},
+    }
+
+
+def _detail(found: Found, status: Mapping[str, Any] | None) -> str:
+    weight = status["group_detail"] if status is not None else ""
+    return "; ".join(text for text in (found.detail, weight) if text)
+
+
+def _causes(window: Window | None) -> list[JsonObject]:
+    if window is None:
+        return []
+    total = sum(window.cause_ns.values())
+    return [
+        {"cause": cause, "meaning": MEANING[Cause(cause)], "share": ns / total, "seconds": ns / 1e9}
+        for cause, ns in sorted(window.cause_ns.items(), key=lambda item: -item[1])
+        if ns > 0
+    ]
+
+
+def _verdict(
+    engine: str, causes: list[JsonObject], slow: int, streams: int, window: Window | None
+) -> str:
+    if window is None:
+        return f"nothing is known of {engine} yet"
+    if not streams and not window.counters.requests:
+        return f"{engine} had no traffic"
+    missed = f"{slow} of {streams} streams that ended missed their SLO"
+    if not causes:
+        return f"{engine} was not slow: {missed}"
+    worst = causes[0]
+    return (
+        f"{engine}: {missed}; for {worst['seconds']:.1f} s its SLO was at risk because"
+        f" {worst['meaning']} ({worst['share']:.0%} of the time at risk)"
+    )
+
+
+def _evidence(window: Window | None, status: Mapping[str, Any] | None) -> JsonObject:
+    if window is None:
+        return {}
+    c = window.counters
+    wanted_ns = c.run_ns + c.wait_ns
+    evidence: JsonObject = {
+        "requests": c.requests,
+        "chunks": c.chunks,
+        "gaps_over": c.gaps_over,
+        "ttft_over": c.ttft_over,
+        "retransmits": c.retransmits,
+        "run_ms": c.run_ns / 1e6,
+        "wait_ms": c.wait_ns / 1e6,
+        "wait_other_ms": c.wait_other_ns / 1e6,
+        "wait_self_ms": c.wait_self_ns / 1e6,
+        "neighbour_pressure": c.wait_other_ns / wanted_ns if wanted_ns else 0.0,
+        "involuntary_switches": c.involuntary,
+    }
+    if status is not None and status["evidence"]:
+        for name in ("throttled_ms", "longest_step_ms", "queue_age_ms"):
+            evidence[f"now_{name}"] = status["evidence"].get(name)
+    return evidence
+
+
+def _slowness(stream: Ended) -> float:
+    return max(stream.stream.gap_max_ns, stream.stream.ttft_ns or 0)
