@@ -39,12 +39,15 @@ enum happened {
 
 /* beside the flags of `enum stream_flags` */
 enum follow_flags {
+	FOLLOW_CONTENT_LINE = 16, /* in a header whose name begins so */
+	FOLLOW_TRANSFER_LINE = 32,
 	FOLLOW_LENGTH_DIGITS = 64,
 	FOLLOW_IS_MARK = 128,
 };
 
 struct follow {
-	u64 left; /* bytes of this chunk or body still to come; a size while it is read */
+	u64 left; /* bytes of this chunk or body still to come; a size while it is read; in a head,
+		   * where its current line begins */
 	u64 window; /* the last 8 bytes of a head, lower case */
 	u64 length; /* Content-Length */
 	u32 seen; /* bytes of this head, size line or chunk */
@@ -109,11 +112,11 @@ static __always_inline u32 end_of_head(struct follow *f)
 	return HEAD_DONE;
 }
 
-/* One byte of a response's head. A window of the last 8 bytes finds what matters in it, wherever
- * it stands and in any case; "HTTP/1.1 200 OK" puts the status at bytes 10 to 12. */
+/* One byte of a response's head. A window of the last 8 bytes finds what matters in it, in any
+ * case and only in the headers that say it; "HTTP/1.1 200 OK" puts the status at bytes 10 to 12. */
 static __always_inline u32 head_byte(struct follow *f, u8 byte)
 {
-	u64 window;
+	u64 window, column;
 
 	f->seen++;
 	if (f->phase == PHASE_STATUS) {
@@ -148,14 +151,28 @@ static __always_inline u32 head_byte(struct follow *f, u8 byte)
 			f->flags &= ~FOLLOW_LENGTH_DIGITS;
 		}
 	}
-	if (window == WORD('-', 'l', 'e', 'n', 'g', 't', 'h', ':'))
-		f->flags |= FOLLOW_LENGTH_DIGITS;
-	else if ((window & LAST_7) == WORD(0, 'c', 'h', 'u', 'n', 'k', 'e', 'd'))
-		f->flags |= STREAM_CHUNKED;
-	else if (window == WORD('t', '-', 's', 't', 'r', 'e', 'a', 'm'))
-		f->flags |= STREAM_EVENTS;
-	else if ((window & LAST_4) == BLANK_LINE)
+	if ((window & LAST_4) == BLANK_LINE)
 		return end_of_head(f);
+	if (byte == '\n') {
+		f->left = f->seen;
+		f->flags &= ~(FOLLOW_CONTENT_LINE | FOLLOW_TRANSFER_LINE | FOLLOW_LENGTH_DIGITS);
+		return NOTHING;
+	}
+	column = f->seen - f->left;
+	if (column == 7 && (window & LAST_7) == WORD(0, 'c', 'o', 'n', 't', 'e', 'n', 't'))
+		f->flags |= FOLLOW_CONTENT_LINE;
+	else if (column == 8 && window == WORD('t', 'r', 'a', 'n', 's', 'f', 'e', 'r'))
+		f->flags |= FOLLOW_TRANSFER_LINE;
+	else if (f->flags & FOLLOW_TRANSFER_LINE &&
+		 (window & LAST_7) == WORD(0, 'c', 'h', 'u', 'n', 'k', 'e', 'd'))
+		f->flags |= STREAM_CHUNKED;
+	else if (f->flags & FOLLOW_CONTENT_LINE && column == 15 &&
+		 window == WORD('-', 'l', 'e', 'n', 'g', 't', 'h', ':')) {
+		f->length = 0;
+		f->flags |= FOLLOW_LENGTH_DIGITS;
+	} else if (f->flags & FOLLOW_CONTENT_LINE &&
+		   window == WORD('t', '-', 's', 't', 'r', 'e', 'a', 'm'))
+		f->flags |= STREAM_EVENTS;
 	return NOTHING;
 }
 

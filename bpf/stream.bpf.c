@@ -398,6 +398,15 @@ static __always_inline struct connection *new_connection(struct __sk_buff *skb, 
 
 	if (!slot)
 		return NULL;
+	if (sk->state == BPF_TCP_LISTEN) {
+		/* data that came with the handshake: this socket is not the connection's own, which
+		 * is made only after us. Say that its first stream is missed. */
+		struct health *h = health_here();
+
+		if (h)
+			ADD(h->lost_streams, 1);
+		return NULL;
+	}
 	c = bpf_sk_storage_get(&connections, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!c) {
 		struct health *h = health_here();
@@ -474,8 +483,13 @@ static __always_inline bool begin_walk(struct __sk_buff *skb, struct walk *w, st
 		/* bytes before out_next are a retransmission */
 		skip = c->out_next - s->seq;
 		if ((int)skip < 0) {
-			/* a hole: bytes that left before we looked */
-			c->follow.phase = PHASE_LOST;
+			/* a hole: bytes that left unseen. Between streams it is no matter. */
+			if (c->stream.request_ns) {
+				if (c->follow.phase != PHASE_STATUS || c->follow.seen)
+					note(c, lose(&c->follow), w->now);
+			} else if (c->follow.phase != PHASE_LOST) {
+				c->follow.phase = PHASE_IDLE;
+			}
 			skip = 0;
 		}
 		if (skip > s->payload_len)
