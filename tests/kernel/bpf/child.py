@@ -1,0 +1,70 @@
+"""Processes of our own that wait, before they do anything, until they are in their cgroup."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from tests.kernel.conftest import TwinGroup
+
+HERE: Final = Path(__file__).parent
+
+
+class Child:
+    """A script of this directory in a process: it is told to go on, and answers, line by line."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+        self.pid = process.pid
+
+    def tell(self, line: str = "") -> None:
+        """Write one line to the child."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+
+    def answer(self) -> str:
+        """The next line the child writes; fails when it ended instead."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, f"{self._process.args!r} ended with {self._process.wait()}"
+        return line.strip()
+
+    def kill(self) -> None:
+        """kill -9, and wait for its end."""
+        self._process.kill()
+        self._process.wait()
+
+
+@contextmanager
+def child(
+    script: str,
+    *arguments: str,
+    group: TwinGroup | None = None,
+    cpu: int | None = None,
+    wrapper: tuple[str, ...] = (),
+) -> Iterator[Child]:
+    """Run a script in `group`, on `cpu` only; it is killed at the end.
+
+    `wrapper` is a command that executes another, such as unshare.
+    """
+    with subprocess.Popen(
+        [*wrapper, sys.executable, str(HERE / script), *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            started = Child(process)
+            assert started.answer() == "ready"
+            if cpu is not None:
+                os.sched_setaffinity(process.pid, {cpu})
+            if group is not None:
+                group.take_in(process.pid)
+            started.tell()
+            yield started
+        finally:
+            process.kill()
