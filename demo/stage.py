@@ -1,0 +1,129 @@
+"""The engine on the rig and what is done with it: plans the client sends, neighbours beside it."""
+
+import http.client
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from demo.client import Lateness, Record, plan_lines, read_results
+from demo.rig import Rig, RigError
+from demo.trace import Request
+
+HOST: Final = "127.0.0.1"
+PORT: Final = 18_080
+ENGINE_OPTIONS: Final = ("--max-batched-tokens=256", "--max-context=2048")
+"""A step of 256 tokens is short beside the gap that the SLO allows."""
+
+READY_WITHIN_S: Final = 30.0
+LEAD_S: Final = 0.8
+"""From the client's start to its first request: time for Python to start and read the plan."""
+WATCH_EVERY_S: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What came of a plan: records in the plan's order, and how late the client was."""
+
+    records: Sequence[Record]
+    late: Lateness
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """The CPU-burning neighbours while they run."""
+
+    processes: Sequence[subprocess.Popen[bytes]]
+
+    def cpu_s(self) -> float:
+        """CPU time they have used together."""
+        times = [psutil.Process(each.pid).cpu_times() for each in self.processes]
+        return sum(each.user + each.system for each in times)
+
+
+class Stage:
+    """An engine that runs on `rig`."""
+
+    def __init__(self, rig: Rig, python: str = sys.executable) -> None:
+        self.rig = rig
+        self.admin_socket = rig.run_dir / "engine.sock"
+        self._python = python
+
+    def start_engine(self) -> None:
+        """Start the reference engine in its cgroup; returns when it serves."""
+        command = [str(Path(self._python).with_name("sits-reference-engine"))]
+        command += [f"--host={HOST}", f"--port={PORT}", *ENGINE_OPTIONS]
+        command += [f"--admin-socket={self.admin_socket}"]
+        command += [f"--page={self.rig.run_dir / 'engine.page'}"]
+        engine = self.rig.start(
+            "engine",
+            command,
+            (self.rig.cores.engine,),
+            self.rig.groups.procs("engine"),
+        )
+        until = time.monotonic() + READY_WITHIN_S
+        while not _healthy():
+            if engine.poll() is not None:
+                raise RigError(f"the engine ended at once:\n{self.rig.failure('engine')}")
+            if time.monotonic() > until:
+                raise RigError(f"the engine does not serve after {READY_WITHIN_S:g} s")
+            time.sleep(0.05)
+
+    def send(
+        self,
+        name: str,
+        plan: Sequence[Request],
+        during: Callable[[float], None] = lambda _: None,
+        *,
+        keep_alive: bool = False,
+    ) -> Sent:
+        """Have the client send `plan`; returns when every request has ended.
+
+        `during` is called every so often with the seconds since the plan began, first below 0.
+        """
+        plan_file = self.rig.run_dir / f"{name}.plan"
+        out = self.rig.run_dir / f"{name}.jsonl"
+        plan_file.write_text("".join(plan_lines(plan)))
+        start_ns = time.monotonic_ns() + int(LEAD_S * 1e9)
+        cpu = self.rig.cores.client
+        command = [self._python, "-m", "demo.client", f"--host={HOST}", f"--port={PORT}"]
+        command += [f"--plan={plan_file}", f"--out={out}", f"--start-ns={start_ns}", f"--cpu={cpu}"]
+        command += ["--keep-alive"] if keep_alive else []
+        client = self.rig.start("client", command, (cpu,))
+        try:
+            while client.poll() is None:
+                during((time.monotonic_ns() - start_ns) / 1e9)
+                time.sleep(WATCH_EVERY_S)
+        finally:
+            self.rig.stop(client, signal.SIGKILL)
+        if client.returncode:
+            raise RigError(f"the client failed:\n{self.rig.failure('client')}")
+        return Sent(*read_results(out))
+
+    @contextmanager
+    def neighbours(self) -> Iterator[Neighbours]:
+        """Neighbours run inside this context."""
+        processes = self.rig.start_neighbours()
+        try:
+            yield Neighbours(processes)
+        finally:
+            for each in processes:
+                self.rig.stop(each, signal.SIGKILL)
+
+
+def _healthy() -> bool:
+    connection = http.client.HTTPConnection(HOST, PORT, timeout=1)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
