@@ -26,14 +26,15 @@ from agent.http import HttpError, metrics_app, tcp_server, unix_server
 from agent.metrics import EngineFigures, Figures, FiguresCollector, NeighbourFigures
 from agent.node import HISTOGRAMS, Node
 from agent.notify import notify
+from agent.recorder import Recorder
 from agent.state import State
 from agent.streams import take
 from agent.supervisor import Supervisor
 from agent.view import View
 from bpf.layout import Event
 from bpf.loader import unload
-from controller.journal import Change, Decision, Journal, JournalError
 from controller.journal import Event as JournalEvent
+from controller.journal import Journal, JournalError
 from controller.limits.cgroup import read_hierarchies
 from controller.limits.undo import describe, run_undo
 from controller.policy import PolicyError, load_policy
@@ -72,10 +73,11 @@ class Daemon:
         for line in describe(run_undo(self._undo_path)):
             _LOG.warning("an earlier run left limits behind: %s", line)
         try:
-            self._journal = Journal(agent.state_dir / JOURNAL_NAME)
+            journal = Journal(agent.state_dir / JOURNAL_NAME)
         except JournalError as error:
             raise StartError(str(error)) from None
-        self._journal.lose_pending()
+        journal.lose_pending()
+        self._recorder = Recorder(journal)
         self._state = State(policy)
         hierarchies = read_hierarchies()
         self._discovery = Discovery(policy, hierarchies)
@@ -83,15 +85,16 @@ class Daemon:
         self._names: Mapping[int, str] = {}
         self._node = Node(policy, self._on_event)
         self._state.set_problems("kernel", self._node.problems)
-        self._supervisor = Supervisor(policy, self._node.handles, self._undo_path)
-        self._rows_of_tags: dict[int, int] = {}
+        self._supervisor = Supervisor(
+            policy, self._node.handles, self._undo_path, self._recorder.forget_open
+        )
         self._stopping = False
         self._mode_asked: tuple[Mode, str] | None = None
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         view = View(
             self._state,
             self._node,
-            self._journal,
+            journal,
             hierarchies,
             source,
             self._controller_fields,
@@ -159,7 +162,7 @@ class Daemon:
         self._supervisor.stop()
         self._event("stop", "sitsd", {})
         self._node.close()
-        self._journal.close()
+        self._recorder.close()
         for fd in (self._wake_read, self._wake_write, self._lock):
             os.close(fd)
 
@@ -234,48 +237,19 @@ class Daemon:
                 ]
                 self._state.set_problems("engines", problems)
             case "decision":
-                self._decided(message)
+                self._state.count_decision(message["engine"], message["cause"])
+                self._recorder.decision(message)
             case "ack":
-                self._acknowledged(message)
+                self._recorder.ack(message)
             case "event":
                 self._event(
                     message["kind"], message["subject"], message["detail"], message["mono_ns"]
                 )
 
-    def _decided(self, message: Mapping[str, Any]) -> None:
-        action = tuple(
-            Change(c["kind"], c["target"], c["knob"], c["from"], c["to"]) for c in message["action"]
-        )
-        decision = Decision(
-            mono_ns=message["mono_ns"],
-            engine=message["engine"],
-            mode=message["mode"],
-            cause=message["cause"],
-            action=action,
-            signals=message["signals"],
-            reason=message["reason"],
-            ack=message["ack"],
-        )
-        self._state.count_decision(decision.engine, decision.cause)
-        row = self._journal.add_decision(decision)
-        if decision.ack == "pending":
-            self._rows_of_tags[message["tag"]] = row
-            while len(self._rows_of_tags) > 1000:
-                del self._rows_of_tags[next(iter(self._rows_of_tags))]
-
-    def _acknowledged(self, message: Mapping[str, Any]) -> None:
-        row = self._rows_of_tags.get(message["tag"])
-        if row is not None:
-            # `applied` may follow `pending`, whose time was the answer's
-            ack_us = message["ack_us"] or None
-            self._journal.set_ack(row, message["ack"], ack_us)
-            if message["ack"] != "pending":
-                del self._rows_of_tags[message["tag"]]
-
     def _event(
         self, kind: str, subject: str, detail: Mapping[str, Any], mono_ns: int | None = None
     ) -> None:
-        self._journal.add_event(
+        self._recorder.event(
             JournalEvent(mono_ns or time.monotonic_ns(), kind, subject, dict(detail))
         )
 
@@ -343,7 +317,7 @@ class Daemon:
             health=node.health(),
             loop=status["loop"] if status is not None else None,
             decisions=state.decisions(),
-            journal_dropped=self._journal.dropped,
+            journal_dropped=self._recorder.journal.dropped + self._recorder.dropped,
         )
 
 

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -49,8 +49,15 @@ class Handles:
 class Supervisor:
     """Owns the two processes."""
 
-    def __init__(self, policy: Policy, handles: Handles, undo_path: Path) -> None:
-        """Nothing is started before `tick`."""
+    def __init__(
+        self,
+        policy: Policy,
+        handles: Handles,
+        undo_path: Path,
+        on_death: Callable[[], None],
+    ) -> None:
+        """Nothing is started before `tick`; `on_death` is called when a controller died."""
+        self._on_death = on_death
         self._policy = policy
         self._handles = handles
         self._undo_path = undo_path
@@ -126,6 +133,7 @@ class Supervisor:
             code = self._controller.wait()
         self._controller = None
         self._undo("the controller died")
+        self._on_death()
         if time.monotonic() - self._started_s > SETTLED_S:
             self._backoff_s = FIRST_BACKOFF_S
         self._start_at_s = time.monotonic() + self._backoff_s

@@ -83,7 +83,8 @@ struct culprit_key {
 struct culprit {
 	u64 wait_ns;
 	u64 waits;
-	char comm[16];
+	u64 worst_ns;
+	char comm[16]; /* of the longest wait */
 };
 
 enum event_kind {

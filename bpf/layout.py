@@ -13,7 +13,7 @@ from typing import Final
 
 from bpf.histogram import SLOTS
 
-LAYOUT_VERSION: Final = 1
+LAYOUT_VERSION: Final = 2
 
 NAME_BYTES: Final = 64
 HEAD_BYTES: Final = 256
@@ -23,7 +23,7 @@ COUNTERS: Final = struct.Struct("=24Q")
 HEALTH: Final = struct.Struct("=8Q")
 HISTOGRAM: Final = struct.Struct(f"=Q{SLOTS}Q5Q")
 CULPRIT_KEY: Final = struct.Struct("=QII")
-CULPRIT: Final = struct.Struct("=QQ16s")
+CULPRIT: Final = struct.Struct("=QQQ16s")
 STREAM: Final = struct.Struct("=8Q5I4HI16s")
 EVENT: Final = struct.Struct("=QII")
 EDGE: Final = struct.Struct("=QQII")

@@ -69,8 +69,8 @@ class HistogramReader:
 class Culprit:
     """A cgroup whose tasks held the CPU while a task of the target in `row` waited.
 
-    `cgroup` is an id in the hierarchy that rules the CPU; `command` is one of its tasks, the first
-    that was seen.
+    `cgroup` is an id in the hierarchy that rules the CPU; `command` is its task
+    that held the CPU for the longest of these waits.
     """
 
     row: int
@@ -88,7 +88,7 @@ def read_culprits(culprits: Map) -> list[Culprit]:
         if value is None:
             continue
         cgroup, row, _ = CULPRIT_KEY.unpack(key)
-        wait_ns, waits, command = CULPRIT.unpack(value)
+        wait_ns, waits, _, command = CULPRIT.unpack(value)
         text = command.split(b"\0")[0].decode(errors="backslashreplace")
         found.append(Culprit(row, cgroup, wait_ns, waits, text))
     return sorted(found, key=lambda culprit: -culprit.wait_ns)

@@ -166,7 +166,6 @@ static __always_inline void blame(struct task_struct *holder, u32 slot, u64 wait
 	if (!culprit) {
 		struct culprit fresh = {};
 
-		bpf_probe_read_kernel_str(fresh.comm, sizeof(fresh.comm), holder->comm);
 		bpf_map_update_elem(&culprits, &key, &fresh, BPF_NOEXIST);
 		culprit = bpf_map_lookup_elem(&culprits, &key);
 		if (!culprit) {
@@ -179,6 +178,10 @@ static __always_inline void blame(struct task_struct *holder, u32 slot, u64 wait
 	}
 	ADD(culprit->wait_ns, wait);
 	ADD(culprit->waits, 1);
+	if (wait > culprit->worst_ns) {
+		culprit->worst_ns = wait;
+		bpf_probe_read_kernel_str(culprit->comm, sizeof(culprit->comm), holder->comm);
+	}
 }
 
 static __always_inline void left_cpu(struct task_struct *task, bool runnable, u64 now)

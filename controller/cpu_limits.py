@@ -20,6 +20,9 @@ WEIGHT_DWELL_NS: Final = 250_000_000
 QUOTA_AFTER_NS: Final = 1_000_000_000
 """How long the highest weight may fail to help before quotas come."""
 
+BLAME_SHARE: Final = 0.5
+"""Neighbours that used less CPU than this share of what the engine waited are not to blame."""
+
 QUOTA_DWELL_NS: Final = 500_000_000
 QUOTA_CUT: Final = 0.5
 QUOTA_GROWTH: Final = 1.25
@@ -94,6 +97,9 @@ def _tighten(
             return changed, Proposal((SetWeight(raised, weight),), reason)
     if now_ns - memory.weight_ns < QUOTA_AFTER_NS or now_ns - memory.quota_ns < QUOTA_DWELL_NS:
         return memory, None
+    used_ns = sum(each.used_cores for each in view.neighbours) * signals.window_ns
+    if used_ns < BLAME_SHARE * signals.kernel.wait_other_ns:
+        return memory, None  # others, whom the policy does not name, hold the CPU
     quotas = dict(memory.quotas)
     actions: list[Action] = []
     for each in view.neighbours:

@@ -1,0 +1,100 @@
+"""Writes the journal from a thread of its own: a disk that stalls must not stall the daemon."""
+
+import queue
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from controller.journal import Change, Decision, Event, Journal
+
+MAX_QUEUED: Final = 10_000
+MAX_OPEN: Final = 1_000
+"""Decisions whose answer is still awaited; older ones keep the answer they have."""
+
+
+class Recorder:
+    """Takes the controller's messages in any thread and writes them in order.
+
+    `dropped` counts what found the queue full; rows the journal itself could not write are in its
+    own count.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        """Start the thread; `close` ends it and closes the journal."""
+        self.journal = journal
+        self.dropped = 0
+        self._rows: OrderedDict[int, int] = OrderedDict()
+        self._queue: queue.Queue[Callable[[], None] | None] = queue.Queue(MAX_QUEUED)
+        self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
+        self._thread.start()
+
+    def decision(self, message: Mapping[str, Any]) -> None:
+        """Write a `decision` message of the controller."""
+        self._put(lambda: self._add(message))
+
+    def ack(self, message: Mapping[str, Any]) -> None:
+        """Write an `ack` message of the controller."""
+        self._put(lambda: self._acknowledge(message))
+
+    def event(self, event: Event) -> None:
+        """Write a change of state."""
+        self._put(lambda: self._add_event(event))
+
+    def forget_open(self) -> None:
+        """A controller died: its decisions get no answer any more, and tags begin again."""
+        self._put(self._lose_open)
+
+    def close(self) -> None:
+        """Write what is queued, then close the journal."""
+        self._queue.put(None)
+        self._thread.join()
+        self.journal.close()
+
+    def _put(self, job: Callable[[], None]) -> None:
+        try:
+            self._queue.put_nowait(job)
+        except queue.Full:
+            self.dropped += 1
+
+    def _run(self) -> None:
+        while (job := self._queue.get()) is not None:
+            job()
+
+    def _add(self, message: Mapping[str, Any]) -> None:
+        action = tuple(
+            Change(c["kind"], c["target"], c["knob"], c["from"], c["to"]) for c in message["action"]
+        )
+        row = self.journal.add_decision(
+            Decision(
+                mono_ns=message["mono_ns"],
+                engine=message["engine"],
+                mode=message["mode"],
+                cause=message["cause"],
+                action=action,
+                signals=message["signals"],
+                reason=message["reason"],
+                ack=message["ack"],
+            )
+        )
+        if message["ack"] == "pending":
+            self._rows[message["tag"]] = row
+            if len(self._rows) > MAX_OPEN:
+                self._rows.popitem(last=False)
+
+    def _acknowledge(self, message: Mapping[str, Any]) -> None:
+        row = self._rows.get(message["tag"])
+        if row is None:
+            return
+        # `applied` may follow `pending`: the time that counts is the answer's
+        self.journal.set_ack(row, message["ack"], message["ack_us"] or None)
+        if message["ack"] != "pending":
+            del self._rows[message["tag"]]
+
+    def _add_event(self, event: Event) -> None:
+        self.journal.add_event(event)
+
+    def _lose_open(self) -> None:
+        for row in self._rows.values():
+            self.journal.set_ack(row, "lost")
+        self._rows.clear()
