@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from bpf.layout import COUNTERS, HISTOGRAM, NAME_BYTES, TARGET, TargetKind
+from bpf.layout import COUNTERS, CULPRIT_KEY, HISTOGRAM, NAME_BYTES, TARGET, TargetKind
 from bpf.libbpf import Map
 from bpf.loader import Programs
 
@@ -63,21 +63,26 @@ class TargetTable:
     def apply(self, targets: Iterable[Target]) -> list[str]:
         """Make the kernel watch exactly these; returns the names there was no row left for."""
         wanted = {target.name: target for target in targets}
-        for name in self._rows.keys() - wanted.keys():
-            self._free(self._rows.pop(name))
+        gone = [self._rows[name] for name in self._rows.keys() - wanted.keys()]
+        if gone:
+            # first nothing may count into these rows any more, then they are cleared
+            self._watch([target for name, target in wanted.items() if name in self._rows])
+            for row in gone:
+                self._free(row)
+            self._rows = {name: row for name, row in self._rows.items() if row not in gone}
         without_row = [name for name in wanted if not self._place(wanted[name])]
+        self._watch([target for name, target in wanted.items() if name in self._rows])
+        return without_row
+
+    def _watch(self, targets: list[Target]) -> None:
         changed = False
         for table, kernel in self._watched.items():
             owners = {
-                key: self._rows[target.name]
-                for target in wanted.values()
-                if target.name in self._rows
-                for key in getattr(target, table)
+                key: self._rows[target.name] for target in targets for key in getattr(target, table)
             }
             changed |= self._sync(kernel, _WATCHED[table][1], owners)
         if changed:
             self._raise_generation()
-        return without_row
 
     def _read_rows(self) -> dict[str, int]:
         rows = {}
@@ -120,6 +125,10 @@ class TargetTable:
         for name in ("wait_histograms", "ttft_histograms", "gap_histograms"):
             if name in self._programs.maps:
                 self._programs.map(name).put(key, bytes(HISTOGRAM.size * self._programs.cpus))
+        culprits = self._programs.map("culprits")
+        for culprit in culprits.keys():  # noqa: SIM118
+            if CULPRIT_KEY.unpack(culprit)[1] == row:
+                culprits.delete(culprit)
 
     @staticmethod
     def _sync(kernel: Map, key_bytes: int, owners: Mapping[int, int]) -> bool:
