@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +34,11 @@ class Child:
         assert line, f"{self._process.args!r} ended with {self._process.wait()}"
         return line.strip()
 
+    def wait_until_it_blocks(self) -> None:
+        """Return when it sleeps, so that what is accounted to it stands still."""
+        while Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] != "S":
+            time.sleep(0.001)
+
     def kill(self) -> None:
         """kill -9, and wait for its end."""
         self._process.kill()
@@ -47,7 +53,7 @@ def child(
     cpu: int | None = None,
     wrapper: tuple[str, ...] = (),
 ) -> Iterator[Child]:
-    """Run a script in `group`, on `cpu` only; it is killed at the end.
+    """A script in `group` and on `cpu` only, which waits to be told to go on; killed at the end.
 
     `wrapper` is a command that executes another, such as unshare.
     """
@@ -64,7 +70,6 @@ def child(
                 os.sched_setaffinity(process.pid, {cpu})
             if group is not None:
                 group.take_in(process.pid)
-            started.tell()
             yield started
         finally:
             process.kill()

@@ -55,6 +55,7 @@ def server(
 ) -> Iterator[tuple[Child, list[int]]]:
     """A scripted server, and the ports it listens on."""
     with child("script_server.py", *addresses, group=group, wrapper=wrapper) as process:
+        process.tell()
         yield process, json.loads(process.answer())
 
 
