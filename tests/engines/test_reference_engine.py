@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -360,6 +360,18 @@ def flood_with(sock: socket.socket) -> None:
         sock.sendall(encode({"call": "get"}) * 1000)
 
 
+def test_a_client_that_leaves_its_answers_unread_is_closed(engine: Running) -> None:
+    asked = 3000
+    with spare_line(engine) as sock:
+        with suppress(BrokenPipeError, ConnectionResetError):
+            sock.sendall(encode({"call": "hello"}) * asked)
+        received = b""
+        with suppress(ConnectionResetError):
+            while part := sock.recv(1 << 16):
+                received += part
+        assert 0 < received.count(b"\n") < asked
+
+
 def test_more_clients_than_fit_push_out_the_quietest(engine: Running) -> None:
     with ExitStack() as stack:
         crowd = [stack.enter_context(spare_line(engine)) for _ in range(70)]
@@ -430,7 +442,8 @@ def test_only_root_and_the_admin_group_are_admitted(open_path: Path) -> None:
 
     def as_nobody(*groups: str) -> Any:
         command = [sys.executable, "-I", "-S", "-c", script, str(admin), *groups]
-        return json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+        done = subprocess.run(command, capture_output=True, check=True, timeout=PATIENCE_S)
+        return json.loads(done.stdout)
 
     admin = open_path / "admin.sock"
     with reference_engine("--admin-group", "12345", admin=admin):
