@@ -2,7 +2,7 @@
 
 import http.client
 import signal
-import subprocess
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +18,6 @@ from demo.rig import Rig, RigError
 from demo.trace import Request
 
 HOST: Final = "127.0.0.1"
-PORT: Final = 18_080
 ENGINE_OPTIONS: Final = ("--max-batched-tokens=256", "--max-context=2048")
 """A step of 256 tokens is short beside the gap that the SLO allows."""
 
@@ -36,16 +35,22 @@ class Sent:
     late: Lateness
 
 
-@dataclass(frozen=True, slots=True)
 class Neighbours:
-    """The CPU-burning neighbours while they run."""
+    """The CPU-burning neighbours, running until `stop`."""
 
-    processes: Sequence[subprocess.Popen[bytes]]
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+        self._processes = rig.start_neighbours()
 
     def cpu_s(self) -> float:
         """CPU time they have used together."""
-        times = [psutil.Process(each.pid).cpu_times() for each in self.processes]
+        times = [psutil.Process(each.pid).cpu_times() for each in self._processes]
         return sum(each.user + each.system for each in times)
+
+    def stop(self) -> None:
+        """End them, if that has not been done."""
+        while self._processes:
+            self._rig.stop(self._processes.pop(), signal.SIGKILL)
 
 
 class Stage:
@@ -54,12 +59,13 @@ class Stage:
     def __init__(self, rig: Rig, python: str = sys.executable) -> None:
         self.rig = rig
         self.admin_socket = rig.run_dir / "engine.sock"
+        self._port = free_port()
         self._python = python
 
     def start_engine(self) -> None:
         """Start the reference engine in its cgroup; returns when it serves."""
         command = [str(Path(self._python).with_name("sits-reference-engine"))]
-        command += [f"--host={HOST}", f"--port={PORT}", *ENGINE_OPTIONS]
+        command += [f"--host={HOST}", f"--port={self._port}", *ENGINE_OPTIONS]
         command += [f"--admin-socket={self.admin_socket}"]
         command += [f"--page={self.rig.run_dir / 'engine.page'}"]
         engine = self.rig.start(
@@ -69,7 +75,7 @@ class Stage:
             self.rig.groups.procs("engine"),
         )
         until = time.monotonic() + READY_WITHIN_S
-        while not _healthy():
+        while not _healthy(self._port):
             if engine.poll() is not None:
                 raise RigError(f"the engine ended at once:\n{self.rig.failure('engine')}")
             if time.monotonic() > until:
@@ -93,7 +99,7 @@ class Stage:
         plan_file.write_text("".join(plan_lines(plan)))
         start_ns = time.monotonic_ns() + int(LEAD_S * 1e9)
         cpu = self.rig.cores.client
-        command = [self._python, "-m", "demo.client", f"--host={HOST}", f"--port={PORT}"]
+        command = [self._python, "-m", "demo.client", f"--host={HOST}", f"--port={self._port}"]
         command += [f"--plan={plan_file}", f"--out={out}", f"--start-ns={start_ns}", f"--cpu={cpu}"]
         command += ["--keep-alive"] if keep_alive else []
         client = self.rig.start("client", command, (cpu,))
@@ -110,16 +116,22 @@ class Stage:
     @contextmanager
     def neighbours(self) -> Iterator[Neighbours]:
         """Neighbours run inside this context."""
-        processes = self.rig.start_neighbours()
+        neighbours = Neighbours(self.rig)
         try:
-            yield Neighbours(processes)
+            yield neighbours
         finally:
-            for each in processes:
-                self.rig.stop(each, signal.SIGKILL)
+            neighbours.stop()
 
 
-def _healthy() -> bool:
-    connection = http.client.HTTPConnection(HOST, PORT, timeout=1)
+def free_port() -> int:
+    """A TCP port that nobody listens at now."""
+    with socket.create_server((HOST, 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def _healthy(port: int) -> bool:
+    connection = http.client.HTTPConnection(HOST, port, timeout=1)
     try:
         connection.request("GET", "/health")
         return connection.getresponse().status == 200
