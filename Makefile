@@ -9,7 +9,7 @@ PACKAGES := clang libbpf-dev libbpf1 python3-venv iproute2 util-linux
 MULTIARCH := $(shell uname -m)-linux-gnu
 ARCH := $(shell uname -m | sed 's/x86_64/x86/;s/aarch64/arm64/')
 
-.PHONY: all setup objects lint format test unit demo clean
+.PHONY: all setup objects lint format test test-vm demo clean
 
 all: setup
 
@@ -41,6 +41,18 @@ lint: setup
 format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# Everything that needs no other kernel: unit tests, real BPF and cgroups (root), real engines.
+test: setup
+	$(BIN)/pytest -q
+
+# The same on Debian's kernels 5.10, 6.1, 6.12 and the newest, in QEMU.
+test-vm: setup
+	$(BIN)/python -m tests.vm.run
+
+# One node, one engine, a real trace and six bad neighbours: first watched, then controlled.
+demo: setup
+	$(BIN)/python -m demo $(DEMO_OPTIONS)
 
 clean:
 	rm -rf build $(VENV) bpf/objects *.egg-info
