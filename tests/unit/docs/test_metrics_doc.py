@@ -1,0 +1,56 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+from prometheus_client.metrics_core import Metric
+
+from agent.metrics import EngineFigures, Figures, FiguresCollector, NeighbourFigures
+from bpf.layout import Counters, Health
+from controller.timing import Timing
+
+DOC = Path(__file__).parents[3] / "docs" / "metrics.md"
+
+STATUS = {
+    "admin": {"state": "connected", "detail": ""},
+    "now": {"running": 1, "waiting": 0, "kv_use": 0.1},
+    "knobs": {"max_running": {"value": 64}},
+    "cpu_weight": {"value": 100, "base": 100},
+    "backpressure": {"value": 0.1, "queue": 0.1, "kv": 0.0, "cpu": 0.0, "injected": 0.0},
+    "cause_ns": {"batch": 1},
+}
+
+
+def families() -> Iterator[Metric]:
+    engine = EngineFigures(
+        "chat", True, 0, Counters(), ends={"complete": 1}, status=STATUS, slo_ms={"ttft": 1.0}
+    )
+    loop = {
+        stage: Timing().as_message()
+        for stage in ("collect", "decide", "actuate", "tick", "reaction", "late")
+    }
+    figures = Figures(
+        mode="observe",
+        controller_up=True,
+        controller_restarts=0,
+        engines=(engine,),
+        neighbours=(NeighbourFigures("batch", Counters(), 1.0, 0.5),),
+        health=Health(),
+        loop=loop,
+        decisions={("chat", "batch"): 1},
+        journal_dropped=0,
+    )
+    return FiguresCollector(lambda: figures).collect()
+
+
+def rows() -> list[str]:
+    found = []
+    for family in families():
+        own = [name for name in family.samples[0].labels if name != "le"]
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        labels = ", ".join(f"`{label}`" for label in own) or "–"
+        found.append(f"| `{name}` | {family.type} | {labels} | {family.documentation} |")
+    return found
+
+
+def test_every_metric_of_the_code_stands_in_the_document_and_no_other() -> None:
+    documented = [line for line in DOC.read_text().splitlines() if line.startswith("| `sits_")]
+    assert documented == rows()
