@@ -1,0 +1,334 @@
+"""The API's answers as text for people: compact, aligned, plain where it is piped.
+
+Every answer comes through `words.printable` first, so that nothing from outside reaches the
+terminal raw.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from agent.words import (
+    CAUSE_STYLES,
+    UNKNOWN,
+    Json,
+    ack_text,
+    against_slo,
+    bar,
+    cause_text,
+    changes,
+    clock,
+    cores,
+    duration,
+    figure,
+    good_text,
+    mode_text,
+    percent,
+    value,
+)
+
+
+def status(answer: Json) -> RenderableType:
+    """`sitsctl status`."""
+    kernel, controller, loop = answer["kernel"], answer["controller"], answer["loop"]
+    head = Text.assemble(
+        f"sitsd {answer['version']}, mode ",
+        mode_text(answer["mode"]),
+        f", up {duration(answer['uptime_s'])}",
+    )
+    streams = "streams followed" if kernel["follows_streams"] else "streams not followed"
+    loaded = "no programs" if kernel["loaded"] == "none" else f"programs {kernel['loaded']}"
+    facts = [
+        ("kernel", f"{kernel['release']}, {loaded}, {streams}{_also(kernel['detail'])}"),
+        ("controller", _controller(controller)),
+        ("loop", _loop(loop)),
+        ("losses", _losses(answer)),
+    ]
+    parts = [head, _facts(facts)]
+    if answer["engines"]:
+        parts += [_heading("engines"), _engine_rows(answer["engines"])]
+    if answer["neighbours"]:
+        parts += [_heading("neighbours"), _neighbour_rows(answer["neighbours"])]
+    problems = answer["problems"]
+    parts += [_heading("problems"), _list(problems)] if problems else [Text("no problems")]
+    return Group(*parts)
+
+
+def engines(answer: Json) -> RenderableType:
+    """`sitsctl engines`: each engine in full."""
+    if not answer["engines"]:
+        return Text("the policy has no engines")
+    parts: list[RenderableType] = []
+    for item in answer["engines"]:
+        parts += [_engine(item), Text()]
+    return Group(*parts[:-1])
+
+
+def streams(answer: Json) -> RenderableType:
+    """`sitsctl streams`: a line each."""
+    return _stream_rows(answer["streams"]) if answer["streams"] else Text("no streams")
+
+
+def decisions(items: Sequence[Json], *, reasons: bool) -> RenderableType:
+    """Decisions, oldest first, as a log has it: what and why below when, for whom and its ack."""
+    if not items:
+        return Text("no decisions")
+    widths = [max(len(item[name]) for item in items) for name in ("engine", "mode", "cause")]
+    rows = Table.grid(padding=(0, 2))
+    for item in reversed(items):
+        cells = (Text(item["engine"]), mode_text(item["mode"]), cause_text(item["cause"]))
+        entry = Text()
+        for cell, width in zip(cells, widths, strict=True):
+            cell.pad_right(max(0, min(width, 24) - cell.cell_len) + 2)
+            entry.append_text(cell)
+        entry.append_text(ack_text(item)).append("\n").append_text(changes(item))
+        if reasons and item["reason"]:
+            entry.append(f"\n{item['reason']}", "dim")
+        rows.add_row(Text(clock(item["wall_ns"] / 1e9), no_wrap=True), entry)
+    return rows
+
+
+def events(items: Sequence[Json]) -> RenderableType:
+    """Events, oldest first."""
+    if not items:
+        return Text("no events")
+    table = _table("TIME", "EVENT", "SUBJECT", "DETAIL")
+    for item in reversed(items):
+        detail = ", ".join(f"{name} {what}" for name, what in item["detail"].items())
+        table.add_row(
+            clock(item["wall_ns"] / 1e9),
+            _cut(Text(item["kind"])),
+            _cut(Text(item["subject"])),
+            Text(detail),
+        )
+    return table
+
+
+def explain(answer: Json) -> RenderableType:
+    """`sitsctl explain`: the verdict first, then what it rests on."""
+    parts: list[RenderableType] = [Text(answer["verdict"], "bold")]
+    if answer["causes"]:
+        rows = Table.grid(padding=(0, 2))
+        for item in answer["causes"]:
+            style = CAUSE_STYLES.get(item["cause"], "bold")
+            rows.add_row(
+                Text(percent(item["share"]), justify="right"),
+                Text(bar(item["share"], 10), style),
+                cause_text(item["cause"]),
+                Text(item["meaning"]),
+            )
+        parts += [_heading(f"causes, last {figure(answer['seconds'])} s"), _indent(rows)]
+    if answer["evidence"]:
+        parts += [_heading("evidence"), _indent(_evidence(answer["evidence"]))]
+    if answer["culprits"]:
+        rows = Table.grid(padding=(0, 2))
+        for item in answer["culprits"]:
+            waited = f"{figure(item['wait_ms'])} ms in {item['waits']} waits"
+            rows.add_row(Text(item["command"]), Text(waited), Text(item["cgroup"]))
+        parts += [_heading("who had the CPU"), _indent(rows)]
+    if answer["slow_streams"]:
+        parts += [_heading("slow streams"), _indent(_stream_rows(answer["slow_streams"]))]
+    if answer["decisions"]:
+        done = decisions(answer["decisions"], reasons=True)
+        parts += [_heading("what was done about it"), _indent(done)]
+    return Group(*parts)
+
+
+def doctor(findings: Iterable[Json]) -> RenderableType:
+    """`sitsctl doctor`: what is there, and what its lack costs."""
+    table = Table.grid(padding=(0, 1))
+    for item in findings:
+        detail = Text(item["detail"])
+        if not item["ok"] and item["cost"]:
+            detail.append(f"\nso: {item['cost']}", "yellow")
+        mark = Text("ok", "green") if item["ok"] else Text("--", "bold red")
+        table.add_row(mark, Text(item["name"], no_wrap=True), detail)
+    return table
+
+
+def _controller(controller: Json) -> str:
+    restarts = f"{controller['restarts']} restart{'' if controller['restarts'] == 1 else 's'}"
+    return f"pid {controller['pid']}, {restarts}" if controller["alive"] else f"dead, {restarts}"
+
+
+def _loop(loop: Json | None) -> str:
+    if loop is None:
+        return "not running"
+    tick, reaction = loop["tick_ms"], loop["reaction_ms"]
+    return (
+        f"tick {figure(tick['p50'])}/{figure(tick['p99'])} ms p50/p99, {loop['late_ticks']} late;"
+        f" reaction {figure(reaction['p50'])}/{figure(reaction['p99'])} ms"
+    )
+
+
+def _losses(answer: Json) -> str:
+    lost = [f"{name} {count}" for name, count in answer["health"].items() if count]
+    journal = answer["journal"]
+    lost += [f"journal rows {journal['dropped']}"] if journal["dropped"] else []
+    lost += [journal["error"]] if journal["error"] else []
+    return ", ".join(lost) or "none"
+
+
+def _engine_rows(items: Iterable[Json]) -> RenderableType:
+    table = _table("ENGINE", "GOOD", "TTFT p50/p99 ms", "GAP p50/p99 ms", "RUN", "WAIT", "CAUSE")
+    for item in items:
+        table.add_row(
+            _cut(Text(item["name"])),
+            good_text(item),
+            against_slo(item["ttft_ms"], item["slo"]["ttft_ms"]),
+            against_slo(item["gap_ms"], item["slo"]["gap_ms"]),
+            figure(item["running"]),
+            figure(item["waiting"]),
+            cause_text(item["cause"])
+            if item["found"]
+            else Text(f"not found{_also(item['detail'])}"),
+        )
+    return _indent(table)
+
+
+def _neighbour_rows(items: Iterable[Json]) -> RenderableType:
+    rows = Table.grid(padding=(0, 2))
+    for item in items:
+        rows.add_row(Text(item["name"]), Text(cores(item)), Text(item["cgroup"] or ""))
+    return _indent(rows)
+
+
+def _engine(item: Json) -> RenderableType:
+    if not item["found"]:
+        return Text.assemble((item["name"], "bold"), f": not found{_also(item['detail'])}")
+    known = item["engine"]
+    head = [f"{known['name']} {known['version']}"] if known else []
+    head += [f"pid {', '.join(map(str, item['pids']))}"] if item["pids"] else []
+    head += [f"port {', '.join(map(str, item['ports']))}"] if item["ports"] else []
+    slo, totals = item["slo"], item["totals"]
+    facts: list[tuple[str, str | Text]] = [
+        (
+            "good",
+            Text.assemble(
+                good_text(item),
+                f" of streams in the last {figure(item['window_s'])} s,"
+                f" {percent(slo['attainment'])} promised",
+            ),
+        ),
+        ("TTFT", _latency(item["ttft_ms"], slo["ttft_ms"])),
+        ("gap", _latency(item["gap_ms"], slo["gap_ms"])),
+        ("run queue", _latency(item["run_queue_ms"], None)),
+        (
+            "load",
+            f"{figure(item['requests_per_s'])} requests/s, {figure(item['chunks_per_s'])} chunks/s,"
+            f" {figure(item['running'])} running, {figure(item['waiting'])} waiting,"
+            f" KV {percent(item['kv_use'])}",
+        ),
+        ("pressure", _pressure(item["backpressure"])),
+        ("cause", Text.assemble(cause_text(item["cause"]), f": {item['cause_meaning']}")),
+    ]
+    facts += [("evidence", _evidence(item["evidence"]))] if item["evidence"] else []
+    facts += [("knobs", _knobs(item["knobs"]))] if item["knobs"] else []
+    weight = item["cpu_weight"]
+    facts += [("CPU weight", f"{weight['value']} (base {weight['base']})")] if weight else []
+    facts.append(("admin", f"{item['admin']['state']}{_also(item['admin']['detail'])}"))
+    facts += [("model", _model(item["model"]))] if item["model"] else []
+    facts.append(("totals", ", ".join(f"{name} {count}" for name, count in totals.items())))
+    facts += [("cgroup", item["cgroup"])] if item["cgroup"] else []
+    title = Text.assemble((item["name"], "bold"), f"  {', '.join(head)}{_also(item['detail'])}")
+    return Group(title, _facts(facts))
+
+
+def _latency(quantiles: Json, slo_ms: float | None) -> Text:
+    over = slo_ms is not None and quantiles["p99"] is not None and quantiles["p99"] > slo_ms
+    text = Text(f"p50 {figure(quantiles['p50'], 'ms')}, p99 ")
+    text.append(figure(quantiles["p99"], "ms"), "bold red" if over else "")
+    return text.append("" if slo_ms is None else f", SLO {figure(slo_ms, 'ms')}")
+
+
+def _pressure(pressure: Json | None) -> str:
+    if pressure is None:
+        return UNKNOWN
+    stages = ", ".join(
+        f"{name} {share:.2f}" for name, share in pressure.items() if name != "value" and share
+    )
+    return f"{pressure['value']:.2f}{f' ({stages})' if stages else ''}"
+
+
+def _knobs(knobs: Json) -> str:
+    return ", ".join(
+        f"{name} {value(knob['value'])} {knob['unit']}"
+        + (f" (start {value(knob['start'])})" if knob["value"] != knob["start"] else "")
+        for name, knob in knobs.items()
+    )
+
+
+def _model(model: Json) -> str:
+    parts = ", ".join(f"{name} {model[f'{name}_ms']:.3g}" for name in ("base", "prefill", "decode"))
+    trusted = "trusted" if model["trusted"] else "not yet trusted"
+    return f"{parts} ms; error {percent(model['error'])} over {model['steps']} steps, {trusted}"
+
+
+def _evidence(evidence: Json) -> Text:
+    return Text(", ".join(f"{name} {figure(number)}" for name, number in evidence.items()))
+
+
+def _stream_rows(items: Iterable[Json]) -> Table:
+    table = _table("ENDED", "TTFT ms", "GAP ms", "CHUNKS", "RESULT", "PATH", "CLIENT")
+    for item in items:
+        result = Text("good", "green") if item["good"] else cause_text(item["cause"])
+        if item["reason"] != "complete":
+            result.append(f", {item['reason']}", "default")
+        table.add_row(
+            clock(item["ended_unix_s"]),
+            figure(item["ttft_ms"]),
+            figure(item["gap_max_ms"]),
+            figure(item["chunks"]),
+            result,
+            _cut(Text(item["path"])),
+            _cut(Text(item["remote"])),
+        )
+    return table
+
+
+def _table(*names: str) -> Table:
+    """A table without lines, figures to the right; where it is too wide, text gives way first."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for name in names:
+        figures = name.endswith(" ms") or name in ("GOOD", "RUN", "WAIT", "CHUNKS")
+        table.add_column(
+            name,
+            justify="right" if figures else "left",
+            no_wrap=figures or name in ("TIME", "ENDED", "RESULT"),
+        )
+    return table
+
+
+def _cut(text: Text) -> Text:
+    """`text` on one line, its end cut where there is no room."""
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text
+
+
+def _facts(facts: Iterable[tuple[str, str | Text]]) -> RenderableType:
+    rows = Table.grid(padding=(0, 2))
+    for name, fact in facts:
+        rows.add_row(Text(name, "dim"), fact if isinstance(fact, Text) else Text(fact))
+    return _indent(rows)
+
+
+def _heading(text: str) -> Text:
+    return Text(text, "bold")
+
+
+def _list(items: Iterable[str]) -> RenderableType:
+    rows = Table.grid(padding=(0, 1))
+    for item in items:
+        rows.add_row(Text("!", "bold red"), Text(item))
+    return _indent(rows)
+
+
+def _indent(part: RenderableType) -> RenderableType:
+    return Padding(part, (0, 0, 0, 2), expand=False)
+
+
+def _also(detail: str) -> str:
+    return f": {detail}" if detail else ""

@@ -1,0 +1,294 @@
+"""The command `sitsctl`: asks the agent over its admin socket, and prints for people or as JSON."""
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+import click
+
+from agent.cli import (
+    DEFAULT_PIN_DIR,
+    DEFAULT_SOCKET,
+    POLICY_PATH,
+    UNREACHABLE,
+    WRONG,
+    Json,
+    agent_client,
+    agent_setting,
+    asking,
+    fail,
+    plain_console,
+    print_answer,
+    print_json,
+    readable,
+)
+from agent.client import ClientError
+from controller.plain import plain
+
+# What not every command needs is imported where it is used: rich, the policy, the probe.
+
+
+_SOCKET: Final = click.option(
+    "--socket",
+    "socket_path",
+    type=click.Path(path_type=Path),
+    envvar="SITS_SOCKET",
+    show_envvar=True,
+    metavar="PATH",
+    help=f"The agent's admin socket. [default: that of {POLICY_PATH}, or {DEFAULT_SOCKET}]",
+)
+_JSON: Final = click.option(
+    "--json", "as_json", is_flag=True, help="Print the agent's answer as JSON, unchanged."
+)
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit codes: 0 all is well; 1 something is wrong (status: there are problems; doctor:"
+    " something is missing; policy check: it does not hold); 2 the command was not understood or"
+    " not possible; 3 the agent could not be reached.",
+)
+@click.version_option(package_name="sits", prog_name="sitsctl")
+@_SOCKET
+def main(socket_path: Path | None) -> None:
+    """Ask the sits agent what it sees, why streams are slow, and what it does about it.
+
+    Where there is only one engine, ENGINE may be left out. --socket may also stand before the
+    command.
+    """
+
+
+@main.command()
+@_SOCKET
+@_JSON
+def status(socket_path: Path | None, as_json: bool) -> None:
+    """The whole agent at a glance. Exit code 1 if it has problems."""
+    with asking(socket_path) as agent:
+        answer = agent.status()
+    print_answer(answer, as_json, lambda show, shown: show.status(shown))
+    sys.exit(WRONG if answer.get("problems") else 0)
+
+
+@main.command()
+@_SOCKET
+@_JSON
+def engines(socket_path: Path | None, as_json: bool) -> None:
+    """Every engine in full: latency against its SLO, load, cause, knobs, model, totals."""
+    with asking(socket_path) as agent:
+        answer = agent.engines()
+    print_answer(answer, as_json, lambda show, shown: show.engines(shown))
+
+
+@main.command()
+@click.argument("engine", required=False)
+@click.option("-n", "--limit", type=click.IntRange(1, 10_000), default=20, show_default=True)
+@click.option("--after", type=click.IntRange(0), help="Those that ended after this SEQ.")
+@_SOCKET
+@_JSON
+def streams(
+    engine: str | None, limit: int, after: int | None, socket_path: Path | None, as_json: bool
+) -> None:
+    """The streams that ended last, newest at the end; of ENGINE, or of all."""
+    with asking(socket_path) as agent:
+        answer = agent.streams(engine, after, limit)
+    print_answer(answer, as_json, lambda show, shown: show.streams(shown))
+
+
+@main.command()
+@click.argument("engine", required=False)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(1, 3600),
+    default=30,
+    show_default=True,
+    help="How far to look back.",
+)
+@_SOCKET
+@_JSON
+def explain(engine: str | None, seconds: float, socket_path: Path | None, as_json: bool) -> None:
+    """Why ENGINE was slow just now, who was to blame, and what was done about it."""
+    with asking(socket_path) as agent:
+        answer = agent.explain(engine, seconds)
+    print_answer(answer, as_json, lambda show, shown: show.explain(shown))
+
+
+@main.command()
+@click.argument("engine", required=False)
+@click.option("-n", "--limit", type=click.IntRange(1, 1000), default=20, show_default=True)
+@click.option("--before", type=click.IntRange(1), help="Decisions older than this id.")
+@click.option("--events", is_flag=True, help="Events (starts, stops, modes …), not decisions.")
+@click.option("--reasons", is_flag=True, help="Why each decision was taken, too.")
+@_SOCKET
+@_JSON
+def journal(
+    engine: str | None,
+    limit: int,
+    before: int | None,
+    events: bool,
+    reasons: bool,
+    socket_path: Path | None,
+    as_json: bool,
+) -> None:
+    """What was decided, newest at the end; about ENGINE, or about all."""
+    with asking(socket_path) as agent:
+        answer = agent.journal(limit, engine, before)
+    print_answer(
+        answer,
+        as_json,
+        lambda show, shown: (
+            show.events(shown["events"])
+            if events
+            else show.decisions(shown["decisions"], reasons=reasons)
+        ),
+    )
+
+
+@main.command()
+@click.argument("mode", required=False, type=click.Choice(["observe", "shadow", "control"]))
+@click.option("--reason", default="", help="Kept in the journal.")
+@_SOCKET
+@_JSON
+def mode(mode: str | None, reason: str, socket_path: Path | None, as_json: bool) -> None:
+    """Change what the agent does, until it ends; without MODE, say what it does now.
+
+    observe: measure. shadow: also decide, and write it down. control: also act.
+    """
+    with asking(socket_path) as agent:
+        answer = agent.set_mode(mode, reason) if mode else {"mode": agent.status().get("mode")}
+    if as_json:
+        print_json(answer)
+    else:
+        click.echo(f"mode {'is now' if mode else 'is'} {plain(str(answer.get('mode')))}")
+
+
+@main.command()
+@_SOCKET
+@_JSON
+def doctor(socket_path: Path | None, as_json: bool) -> None:
+    """What this kernel allows, what is missing, and what that costs.
+
+    As the agent sees it; if that does not answer, as this process does. Exit code 1 if something
+    is missing, 3 if only the agent is.
+    """
+    try:
+        answer, trouble = agent_client(socket_path).doctor(), ""
+    except ClientError as error:
+        answer, trouble = {"findings": _probe()}, str(error)
+    findings = answer.get("findings", [])
+    missing = [item for item in findings if not item["ok"]]
+    agent = {
+        "name": "sitsd",
+        "ok": not trouble,
+        "detail": trouble or "answers; the findings are its own",
+        "cost": "nothing is measured and nothing is held; the findings are this process's",
+    }
+    if trouble:
+        answer = {"findings": [*findings, agent]}
+    print_answer(
+        answer,
+        as_json,
+        lambda show, shown: show.doctor(shown["findings"] + ([] if trouble else [agent])),
+    )
+    sys.exit(WRONG if missing else UNREACHABLE if trouble else 0)
+
+
+@main.command()
+@click.option(
+    "--interval",
+    type=click.FloatRange(0.1, 60),
+    default=0.5,
+    show_default=True,
+    help="Seconds between frames.",
+)
+@click.option("--once", is_flag=True, help="One frame, printed.")
+@_SOCKET
+@_JSON
+def top(interval: float, once: bool, socket_path: Path | None, as_json: bool) -> None:
+    """A live view of engines, neighbours and decisions; q quits.
+
+    Where the output is no terminal it is one frame; with --json, the answer of status, once.
+    """
+    with asking(socket_path) as agent:
+        if as_json:
+            print_json(agent.status())
+            return
+        from agent.top import look, watch
+
+        console = plain_console()
+        if once or not console.is_terminal or console.is_dumb_terminal:
+            with readable():
+                console.print(look(agent))
+            return
+        with readable():
+            try:
+                watch(agent, console, interval)
+            except KeyboardInterrupt:
+                return
+
+
+@main.group()
+def policy() -> None:
+    """Look at policies."""
+
+
+@policy.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
+def check(file: Path, as_json: bool) -> None:
+    """Check the policy in FILE; needs no agent. Exit code 1 if it does not hold."""
+    from controller.policy import PolicyError, load_policy
+
+    try:
+        loaded = load_policy(file)
+    except PolicyError as error:
+        if not as_json:
+            fail(str(error), WRONG)
+        print_json({"ok": False, "problems": str(error).split("\n")})
+        sys.exit(WRONG)
+    if as_json:
+        print_json({"ok": True, "problems": []})
+        return
+    counts = (
+        f"{len(items)} {name}{'' if len(items) == 1 else 's'}"
+        for name, items in (("engine", loaded.engines), ("neighbour", loaded.neighbours))
+    )
+    click.echo(plain(f"{file}: holds: mode {loaded.mode}, {', '.join(counts)}"))
+
+
+@policy.command("show")
+@_SOCKET
+@_JSON
+def show_policy(socket_path: Path | None, as_json: bool) -> None:
+    """The policy in force, every default written out, in TOML."""
+    with asking(socket_path) as agent:
+        answer = agent.policy()
+    if as_json:
+        print_json(answer)
+        return
+    fields = dict(answer)
+    click.echo(plain(f"# {fields.pop('source', None)}"))
+    for line in _toml(fields):
+        click.echo(line)
+
+
+def _probe() -> list[Json]:
+    from bpf.features import findings, open_libbpf, probe
+
+    pin_dir = agent_setting("pin_dir", DEFAULT_PIN_DIR)
+    return [asdict(item) for item in findings(probe(open_libbpf()), pin_dir)]
+
+
+def _toml(fields: Json, prefix: str = "") -> Iterator[str]:
+    """A nested dict as lines of dotted TOML keys."""
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            yield from _toml(value, f"{prefix}{name}.")
+        elif value is not None:
+            yield plain(f"{prefix}{name} = {json.dumps(value)}")
+
+
+if __name__ == "__main__":
+    main()

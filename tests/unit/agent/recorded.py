@@ -1,0 +1,359 @@
+"""A view of an agent that shows one recorded moment, in the shapes of the API."""
+
+import copy
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from agent.api import JsonObject, admin_app
+from agent.http import unix_server
+from controller.policy import Mode, parse_policy
+
+WALL_NS = 1_785_922_800_123_000_000
+CGROUP = "/system.slice/chat.service"
+POLICY = """
+mode = "control"
+[agent]
+admin_socket = "/run/sits/admin.sock"
+[engines.chat]
+unit = "chat.service"
+admin_socket = "/run/chat/admin.sock"
+slo = { ttft_ms = 800, gap_ms = 120 }
+[neighbours.batch]
+cgroup = "/batch.slice"
+"""
+
+ENGINE: JsonObject = {
+    "name": "chat",
+    "found": True,
+    "detail": "",
+    "pids": [812, 833],
+    "cgroup": CGROUP,
+    "ports": [8000],
+    "slo": {"ttft_ms": 800.0, "gap_ms": 120.0, "attainment": 0.99},
+    "admin": {"state": "held", "detail": ""},
+    "engine": {"name": "sits-reference", "version": "0.1.0", "instance": "7d3c91"},
+    "knobs": {
+        "max_batched_tokens": {"value": 412, "start": 2048, "unit": "tokens", "held": True},
+        "max_running": {"value": 16, "start": 16, "unit": "requests", "held": False},
+    },
+    "running": 12,
+    "waiting": 3,
+    "kv_use": 0.61,
+    "backpressure": {"value": 0.42, "queue": 0.2, "kv": 0.0, "cpu": 0.42, "injected": 0.0},
+    "cause": "neighbour_cpu",
+    "cause_meaning": "other processes take the CPU the engine wants",
+    "evidence": {"neighbour_pressure": 0.4127, "wait_other_ms": 412.4, "run_ms": 587.1},
+    "cpu_weight": {"value": 1024, "base": 100},
+    "window_s": 10.0,
+    "requests_per_s": 5.2,
+    "chunks_per_s": 410.3,
+    "ttft_ms": {"p50": 212.4, "p99": 742.0},
+    "gap_ms": {"p50": 21.3, "p99": 183.2},
+    "run_queue_ms": {"p50": 0.04, "p99": 14.2},
+    "attainment": 0.9714,
+    "totals": {
+        "requests": 18_204,
+        "responses": 18_201,
+        "first_chunks": 18_190,
+        "chunks": 1_402_331,
+        "gaps": 1_384_141,
+        "gaps_over": 5120,
+        "ttft_over": 96,
+        "ends_complete": 18_150,
+        "ends_early": 31,
+        "ends_unstarted": 11,
+        "retransmits": 4,
+        "errors": 2,
+        "body_bytes": 310_244_112,
+    },
+    "model": {
+        "trusted": True,
+        "base_ms": 1.84,
+        "prefill_ms": 0.052,
+        "decode_ms": 0.31,
+        "kv_ms": 0.0002,
+        "error": 0.061,
+        "steps": 90_412,
+    },
+}
+
+UNSEEN: JsonObject = ENGINE | {
+    "name": "draft",
+    "found": False,
+    "detail": "no unit draft.service",
+    "pids": [],
+    "cgroup": None,
+    "ports": [],
+    "admin": {"state": "none", "detail": "the policy names no admin socket"},
+    "engine": None,
+    "knobs": {},
+    "running": None,
+    "waiting": None,
+    "kv_use": None,
+    "backpressure": None,
+    "cause": "none",
+    "cause_meaning": "nothing is wrong",
+    "evidence": {},
+    "cpu_weight": None,
+    "requests_per_s": None,
+    "chunks_per_s": None,
+    "ttft_ms": {"p50": None, "p99": None},
+    "gap_ms": {"p50": None, "p99": None},
+    "run_queue_ms": {"p50": None, "p99": None},
+    "attainment": None,
+    "totals": dict.fromkeys(ENGINE["totals"], 0),
+    "model": None,
+}
+
+STATUS: JsonObject = {
+    "version": "0.1.0",
+    "mode": "control",
+    "uptime_s": 7461.2,
+    "kernel": {
+        "release": "6.1.0-28-amd64",
+        "loaded": "adopted",
+        "follows_streams": True,
+        "detail": "pins of an earlier run were taken over",
+    },
+    "controller": {"alive": True, "pid": 4121, "restarts": 0},
+    "engines": [ENGINE],
+    "neighbours": [
+        {
+            "name": "batch",
+            "found": True,
+            "cgroup": "/batch.slice",
+            "used_cores": 1.52,
+            "quota_cores": 1.5,
+        },
+        {
+            "name": "logs",
+            "found": False,
+            "cgroup": None,
+            "used_cores": None,
+            "quota_cores": None,
+        },
+    ],
+    "loop": {
+        "ticks": 812_345,
+        "late_ticks": 12,
+        "tick_ms": {"p50": 17.0, "p99": 17.6},
+        "collect_us": {"p50": 61.0, "p99": 140.0},
+        "decide_us": {"p50": 33.0, "p99": 92.0},
+        "actuate_us": {"p50": 120.0, "p99": 410.0},
+        "reaction_ms": {"p50": 1.3, "p99": 2.9, "count": 5230},
+    },
+    "health": {
+        "event_drops": 0,
+        "edge_drops": 0,
+        "storage_full": 0,
+        "lost_streams": 0,
+        "culprits_full": 0,
+    },
+    "journal": {"dropped": 0, "error": None},
+    "problems": [],
+}
+
+
+def stream(seq: int, **changes: Any) -> JsonObject:
+    """One ended stream."""
+    return {
+        "seq": seq,
+        "engine": "chat",
+        "connection": 9_911_223,
+        "number": 3,
+        "remote": "10.0.3.17:51234",
+        "remote_port": 51234,
+        "path": "/v1/chat/completions",
+        "status": 200,
+        "ttft_ms": 231.0,
+        "gap_max_ms": 61.5,
+        "gap_mean_ms": 20.9,
+        "gaps_over": 0,
+        "chunks": 128,
+        "body_bytes": 28_114,
+        "retransmits": 0,
+        "reason": "complete",
+        "good": True,
+        "cause": "none",
+        "ended_unix_s": 1_785_922_800.5 + seq,
+        "duration_ms": 2904.1,
+    } | changes
+
+
+STREAMS = [
+    stream(1),
+    stream(2, gap_max_ms=311.4, gaps_over=4, good=False, cause="neighbour_cpu"),
+    stream(
+        3, ttft_ms=None, gap_max_ms=None, gap_mean_ms=None, chunks=0, reason="client_reset",
+        good=False, cause="queue", path="/v1/completions",
+    ),
+]  # fmt: skip
+
+DECISIONS: list[JsonObject] = [
+    {
+        "id": 12,
+        "wall_ns": WALL_NS,
+        "mono_ns": 91_000_000_000,
+        "boot_id": "b",
+        "engine": "chat",
+        "mode": "control",
+        "cause": "batch",
+        "action": [
+            {
+                "kind": "knob",
+                "target": "chat",
+                "knob": "max_batched_tokens",
+                "from": 2048,
+                "to": 412,
+            }
+        ],
+        "signals": {"longest_step_ms": 91.0},
+        "reason": "a step of 12 sequences takes 71.2 ms, against a gap SLO of 120 ms",
+        "ack": "applied",
+        "ack_us": 212,
+        "outcome": None,
+    },
+    {
+        "id": 11,
+        "wall_ns": WALL_NS - 2_000_000_000,
+        "mono_ns": 89_000_000_000,
+        "boot_id": "b",
+        "engine": "chat",
+        "mode": "control",
+        "cause": "neighbour_cpu",
+        "action": [
+            {"kind": "weight", "target": CGROUP, "knob": "cpu_weight", "from": 100, "to": 1024},
+            {
+                "kind": "quota",
+                "target": "/batch.slice",
+                "knob": "cpu_quota",
+                "from": None,
+                "to": 1.5,
+            },
+        ],
+        "signals": {"neighbour_pressure": 0.41},
+        "reason": "neighbours held the CPU for 41% of the time the engine wanted it",
+        "ack": "pending",
+        "ack_us": None,
+        "outcome": None,
+    },
+]
+
+EVENTS: list[JsonObject] = [
+    {
+        "id": 5,
+        "wall_ns": WALL_NS - 9_000_000_000,
+        "mono_ns": 82_000_000_000,
+        "boot_id": "b",
+        "kind": "engine_seen",
+        "subject": "chat",
+        "detail": {"pids": [812, 833]},
+    }
+]
+
+EXPLAIN: JsonObject = {
+    "engine": "chat",
+    "seconds": 30.0,
+    "verdict": "chat was slow because other processes took the CPU it wanted.",
+    "causes": [
+        {
+            "cause": "neighbour_cpu",
+            "meaning": "other processes take the CPU the engine wants",
+            "share": 0.82,
+        },
+        {
+            "cause": "batch",
+            "meaning": "the engine's steps are too long: its batch is too large",
+            "share": 0.18,
+        },
+    ],
+    "evidence": {"neighbour_pressure": 0.4127, "wait_other_ms": 412.4, "gaps_over": 37},
+    "culprits": [
+        {"cgroup": "/batch.slice", "command": "stress-ng", "wait_ms": 512.3, "waits": 1204}
+    ],
+    "slow_streams": STREAMS[1:],
+    "decisions": DECISIONS,
+}
+
+FINDINGS: list[JsonObject] = [
+    {"name": "libbpf", "ok": True, "detail": "libbpf.so.1 loads", "cost": "nothing is measured"},
+    {
+        "name": "bpffs",
+        "ok": False,
+        "detail": "/sys/fs/bpf/sits is not on a BPF file system",
+        "cost": "counters start from zero when the agent does",
+    },
+]
+
+
+class RecordedView:
+    """Answers every call from its fields, which a test may change; keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.state: JsonObject = copy.deepcopy(STATUS)
+        self.explained: JsonObject = copy.deepcopy(EXPLAIN)
+        self.ended: list[JsonObject] = copy.deepcopy(STREAMS)
+        self.decisions: list[JsonObject] = copy.deepcopy(DECISIONS)
+        self.events: list[JsonObject] = copy.deepcopy(EVENTS)
+        self.findings: list[JsonObject] = copy.deepcopy(FINDINGS)
+        self.asked: list[tuple[Any, ...]] = []
+        self.raises: Exception | None = None
+        self.lock = threading.Lock()
+
+    def status(self) -> JsonObject:
+        self._note("status")
+        return self.state
+
+    def engines(self) -> JsonObject:
+        return {"engines": self.state["engines"]}
+
+    def streams(self, engine: str | None, after: int | None, limit: int) -> JsonObject:
+        self._note("streams", engine, after, limit)
+        found = [item for item in self.ended if engine in (None, item["engine"])]
+        if after is None:
+            found = found[-limit:]
+        else:
+            found = [item for item in found if item["seq"] > after][:limit]
+        return {"streams": found, "next": found[-1]["seq"] if found else after or 0}
+
+    def explain(self, engine: str, seconds: float) -> JsonObject:
+        self._note("explain", engine, seconds)
+        return self.explained | {"engine": engine, "seconds": seconds}
+
+    def journal(self, limit: int, engine: str | None, before: int | None) -> JsonObject:
+        self._note("journal", limit, engine, before)
+        found = [
+            item
+            for item in self.decisions
+            if engine in (None, item["engine"]) and (before is None or item["id"] < before)
+        ]
+        return {"decisions": found[:limit], "events": self.events[:limit]}
+
+    def policy(self) -> JsonObject:
+        self._note("policy")
+        return parse_policy(POLICY, "policy").as_dict() | {"source": "/etc/sits/policy.toml"}
+
+    def doctor(self) -> JsonObject:
+        self._note("doctor")
+        return {"findings": self.findings}
+
+    def set_mode(self, mode: Mode, reason: str) -> JsonObject:
+        self._note("set_mode", mode, reason)
+        self.state["mode"] = mode
+        return {"mode": mode}
+
+    def _note(self, *call: Any) -> None:
+        with self.lock:
+            self.asked.append(call)
+        if self.raises is not None:
+            raise self.raises
+
+
+@contextmanager
+def served(view: RecordedView, path: Path) -> Iterator[Path]:
+    """The API over `view`, on a real socket at `path` meanwhile."""
+    with unix_server(path, admin_app(view)):
+        yield path
