@@ -8,7 +8,6 @@ import logging
 import os
 import selectors
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from typing import Any, Final
 from controller.engines.contract import MAX_LINE_BYTES, ContractError, decode, encode
 from controller.reference.calls import Calls
 from controller.reference.engine import Engine
+from controller.reference.unix_socket import admits, listen
 
 log = logging.getLogger(__name__)
 
@@ -30,15 +30,7 @@ MAX_UNREAD_BYTES: Final = 256 * 1024
 
 LINES_A_TURN: Final = 16
 
-_PEERCRED: Final = struct.Struct("3i")
-_SO_PEERGROUPS: Final = 59
-"""Linux: the supplementary groups of the peer (socket(7)); Python has no name for it."""
-
 NS_PER_MS: Final = 1_000_000
-
-
-class AdminError(OSError):
-    """The admin socket could not be made."""
 
 
 @dataclass(slots=True, eq=False)
@@ -51,55 +43,6 @@ class _Client:
     watch_id: object = None
     period_ns: int | None = None
     next_stats_ns: int = 0
-
-
-def admits(sock: socket.socket, admin_gid: int | None) -> bool:
-    """Whether the peer of a connected Unix socket is root, this user, or in the admin group."""
-    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size)
-    _, uid, gid = _PEERCRED.unpack(raw)
-    if uid in {0, os.geteuid()}:
-        return True
-    if admin_gid is None:
-        return False
-    groups = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, 1024)
-    members = struct.unpack(f"{len(groups) // 4}I", groups[: len(groups) // 4 * 4])
-    return admin_gid == gid or admin_gid in members
-
-
-def listen(path: Path, admin_gid: int | None) -> socket.socket:
-    """Bind a listening socket at `path`, replacing a dead one but never a live one.
-
-    Only root and this user may connect, and the admin group where there is one.
-    """
-    if path.exists() and not path.is_socket():
-        raise AdminError(f"could not use admin socket '{path}': a file that is no socket is there")
-    probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        with probe:
-            probe.connect(str(path))
-    except (FileNotFoundError, ConnectionRefusedError):
-        pass
-    except OSError as error:
-        raise AdminError(f"could not use admin socket '{path}': {error}") from error
-    else:
-        raise AdminError(f"could not use admin socket '{path}': another process listens there")
-    # Made under another name first: its mode and group are right before anyone can connect.
-    fresh = path.with_name(f"{path.name}.{os.getpid()}")
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        fresh.unlink(missing_ok=True)
-        sock.bind(str(fresh))
-        if admin_gid is not None:
-            os.chown(fresh, -1, admin_gid)
-        fresh.chmod(0o600 if admin_gid is None else 0o660)
-        sock.listen(2 * MAX_CLIENTS)
-        sock.setblocking(False)
-        fresh.replace(path)
-    except OSError as error:
-        sock.close()
-        fresh.unlink(missing_ok=True)
-        raise AdminError(f"could not make admin socket '{path}': {error}") from error
-    return sock
 
 
 class AdminServer:

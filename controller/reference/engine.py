@@ -15,7 +15,7 @@ import numpy as np
 
 from controller.engines.contract import Knob
 from controller.engines.page import EngineNow, PageWriter, Step
-from controller.reference.leases import NS_PER_MS, Leases
+from controller.reference.leases import Leases
 from controller.reference.model import EOS, Chunk, KvCache, Model, Tokens, sample
 from controller.reference.scheduler import Plan, Scheduler
 from controller.reference.scheduler import Sequence as Scheduled
@@ -147,7 +147,7 @@ class Engine:
                 self._publish()
 
     def with_leases(self, act: Callable[[Leases], dict[str, Any]]) -> dict[str, Any]:
-        """Run `act` on the leases and return what it returns, with `knob_state` added.
+        """Run `act` on the leases and return what it returns, with their state added.
 
         Without a step in flight there is nothing to wait for, so a change is applied here.
         """
@@ -160,7 +160,7 @@ class Engine:
                     self._leases.apply()
                 self._take_limits()
                 self._publish()
-            return {**fields, **self._knob_state()}
+            return {**fields, **self._leases.state(time.monotonic_ns())}
 
     def now(self) -> EngineNow:
         """What the page shows, as of now."""
@@ -281,22 +281,6 @@ class Engine:
 
     def _take_limits(self) -> None:
         self._limits = Limits(**{name: int(value) for name, value in self._leases.values.items()})
-
-    def _knob_state(self) -> dict[str, Any]:
-        leases = self._leases
-        held = leases.lease
-        left = 0 if held is None else held.deadline_ns - time.monotonic_ns()
-        return {
-            "values": dict(leases.values),
-            "pending": leases.pending,
-            "state": "pending" if leases.pending else "applied",
-            "start": dict(leases.start),
-            "owner": held.owner if held else None,
-            "epoch": leases.taken_epoch,
-            "applied_epoch": leases.applied_epoch,
-            "prepared_epoch": leases.prepared.epoch if leases.prepared else None,
-            "lease_ms_left": max(0, left // NS_PER_MS),
-        }
 
     def _now(self) -> EngineNow:
         scheduler = self._scheduler

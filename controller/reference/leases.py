@@ -7,7 +7,7 @@ that an overdue lease is never seen. `docs/engine-protocol.md` gives the rules.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from controller.engines.contract import ContractError, Knob
 
@@ -60,11 +60,6 @@ class Leases:
         self._committed_epoch = 0
 
     @property
-    def start(self) -> Mapping[str, float]:
-        """The values without a lease."""
-        return self._start
-
-    @property
     def pending(self) -> dict[str, float]:
         """What changes at the next step, and to what."""
         return {name: to for name, to in self.wanted.items() if to != self.values[name]}
@@ -75,6 +70,21 @@ class Leases:
         if self.prepared:
             ends.append(self.prepared.lapse_ns)
         return min(ends, default=None)
+
+    def state(self, now_ns: int) -> dict[str, Any]:
+        """The fields that answers carry, as the contract names them."""
+        left_ns = self.lease.deadline_ns - now_ns if self.lease else 0
+        return {
+            "values": dict(self.values),
+            "pending": self.pending,
+            "state": "pending" if self.pending else "applied",
+            "start": dict(self._start),
+            "owner": self.lease.owner if self.lease else None,
+            "epoch": self.taken_epoch,
+            "applied_epoch": self.applied_epoch,
+            "prepared_epoch": self.prepared.epoch if self.prepared else None,
+            "lease_ms_left": max(0, left_ns // NS_PER_MS),
+        }
 
     def expire(self, now_ns: int) -> bool:
         """End what has run out; True if the values went back to the start."""
