@@ -49,8 +49,8 @@ def serve(connection: socket.socket) -> None:
             return
 
 
-def send(connection: socket.socket, encoded: str, cuts: list[int]) -> None:
-    data = base64.b64decode(encoded)
+def send(connection: socket.socket, encoded: str, cuts: list[int], times: int) -> None:
+    data = base64.b64decode(encoded) * times
     for start, end in itertools.pairwise([0, *cuts, len(data)]):
         connection.sendall(data[start:end])
 

@@ -38,9 +38,9 @@ def chunked(payloads: Iterable[bytes], head: bytes = CHUNKED_HEAD, end: bytes = 
     return head + b"".join(map(chunk, payloads)) + end
 
 
-def send(data: bytes, cuts: Iterable[int] = ()) -> Step:
-    """Write `data`, in one write or one more for each place where it is cut."""
-    return ["send", base64.b64encode(data).decode(), sorted(cuts)]
+def send(data: bytes, cuts: Iterable[int] = (), times: int = 1) -> Step:
+    """Write `data` so many times over, in one write or one more for each place where it is cut."""
+    return ["send", base64.b64encode(data).decode(), sorted(cuts), times]
 
 
 def pause(seconds: float) -> Step:
@@ -60,7 +60,9 @@ def give_up_after(milliseconds: int) -> Step:
 
 def sent_by(script: Iterable[Step]) -> bytes:
     """All bytes a script sends."""
-    return b"".join(base64.b64decode(str(step[1])) for step in script if step[0] == "send")
+    return b"".join(
+        base64.b64decode(str(step[1])) * int(str(step[3])) for step in script if step[0] == "send"
+    )
 
 
 def post(script: Iterable[Step], headers: bytes = b"") -> bytes:
