@@ -6,6 +6,7 @@ import signal
 import sys
 from pathlib import Path
 from types import FrameType
+from typing import Final
 
 import click
 from rich.console import Console
@@ -14,9 +15,10 @@ from agent.client import ClientError
 from demo.report import broken_claims, render
 from demo.rig import ROOT, Rig, RigError
 from demo.run import demonstrate, timing
-from demo.screen import Lines
+from demo.screen import screen_for
 
-QUICK_S = 20.0
+QUICK_S: Final = 20.0
+_KEPT: Final = {".log", ".plan", ".jsonl", ".toml", ".db", ".db-wal"}
 
 
 @click.command()
@@ -38,7 +40,7 @@ QUICK_S = 20.0
 @click.option(
     "--keep-logs",
     type=click.Path(path_type=Path),
-    help="Copy logs, plans, records and the policy to this directory.",
+    help="Copy logs, plans, records, the policy and the journal to this directory.",
 )
 def main(*, seconds: float, quick: bool, as_json: bool, out: Path, keep_logs: Path | None) -> None:
     """Show what sits does for an engine that six neighbours take the CPU from.
@@ -53,7 +55,8 @@ def main(*, seconds: float, quick: bool, as_json: bool, out: Path, keep_logs: Pa
     try:
         with Rig() as rig:
             try:
-                report = demonstrate(rig, Lines(console), timing(QUICK_S if quick else seconds))
+                with screen_for(console) as screen:
+                    report = demonstrate(rig, screen, timing(QUICK_S if quick else seconds))
             finally:
                 if keep_logs is not None:
                     _keep(rig, keep_logs)
@@ -81,8 +84,8 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 def _keep(rig: Rig, where: Path) -> None:
     where.mkdir(parents=True, exist_ok=True)
-    for file in rig.run_dir.iterdir():
-        if file.suffix in {".log", ".plan", ".jsonl", ".toml"}:
+    for file in (*rig.run_dir.iterdir(), *(rig.run_dir / "state").glob("*")):
+        if file.suffix in _KEPT:
             shutil.copy(file, where)
 
 

@@ -15,7 +15,7 @@ TTFT_MULTIPLE: Final = 20.0
 """A burst of the trace queues for some ten prompts even where nothing disturbs the engine."""
 GAP_MULTIPLE: Final = 10.0
 """A step with a full token budget takes four to five times as long as one without a prompt."""
-LOAD_SHARE: Final = 0.3
+LOAD_SHARE: Final = 0.25
 """Share of the engine's capacity that the load asks for: bursts need the rest."""
 
 WARM_UP_REQUESTS: Final = 3

@@ -25,6 +25,8 @@ from demo.stats import Spread, spread
 from demo.trace import Request
 
 PRIORITY: Final = 10
+LEAD_NS: Final = 100_000_000
+"""From when the client is ready to the plan's beginning."""
 READ_BYTES: Final = 256 * 1024
 SO_TIMESTAMPNS: Final = 35
 """Asks for the kernel's receive time with each read (linux/asm-generic/socket.h)."""
@@ -241,6 +243,11 @@ def is_realtime() -> bool:
     return os.sched_getscheduler(0) == os.SCHED_RR
 
 
+def began_file(out: Path) -> Path:
+    """Where the command writes when the plan begins, as soon as it knows that."""
+    return out.with_suffix(".began")
+
+
 def plan_lines(plan: Iterable[Request]) -> Iterator[str]:
     """A plan as the JSON lines that the command reads."""
     for each in plan:
@@ -272,7 +279,6 @@ def write_results(path: Path, records: Iterable[Record], late: Lateness) -> None
 @click.option("--port", type=click.IntRange(1, 65535), required=True)
 @click.option("--plan", type=click.Path(path_type=Path, exists=True), required=True)
 @click.option("--out", type=click.Path(path_type=Path), required=True)
-@click.option("--start-ns", type=int, help="Start by CLOCK_MONOTONIC; at once without this.")
 @click.option("--cpu", type=click.IntRange(0), help="Core to run on.")
 @click.option("--keep-alive", is_flag=True, help="Use connections again.")
 @click.option("--give-up-s", type=click.FloatRange(0.1), default=120.0, show_default=True)
@@ -281,7 +287,6 @@ def main(
     port: int,
     plan: Path,
     out: Path,
-    start_ns: int | None,
     cpu: int | None,
     *,
     keep_alive: bool,
@@ -293,7 +298,9 @@ def main(
         click.echo("no real-time priority for the client: its stamps may be late", err=True)
     client = Client((host, port), keep_alive=keep_alive, give_up_s=give_up_s)
     gc.disable()  # a collection would make stamps late
-    records, late = client.run(requests, start_ns or time.monotonic_ns())
+    start_ns = time.monotonic_ns() + LEAD_NS
+    began_file(out).write_text(str(start_ns))
+    records, late = client.run(requests, start_ns)
     write_results(out, records, late)
 
 

@@ -48,9 +48,9 @@ class Groups:
         path = f"{_base(self.hierarchies)}/{self.top}"
         write_weight(cpu_group(self.hierarchies, path), MAX_WEIGHT)
 
-    def procs(self, name: str, *, cpu: bool = True) -> tuple[Path, ...]:
-        """The files through which a process enters a group; without `cpu` those of v2 only."""
-        mounts = _mounts(self.hierarchies) if cpu else filter(None, [self.hierarchies.v2])
+    def procs(self, name: str) -> tuple[Path, ...]:
+        """The files through which a process enters a group."""
+        mounts = _mounts(self.hierarchies)
         return tuple(self._top(mount) / name / "cgroup.procs" for mount in mounts)
 
     def remove(self) -> None:

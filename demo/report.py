@@ -1,6 +1,6 @@
 """What the demonstration found: as JSON, as a table, and whether its claims hold."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
@@ -56,6 +56,7 @@ class Report:
     capacity_rps: float
     lengths: LengthScale
     load: Load
+    alone: Phase
     observe: Phase
     control: Phase
     loop: Loop
@@ -67,19 +68,25 @@ class Report:
     took_s: float
 
     @property
+    def phases(self) -> tuple[Phase, ...]:
+        """The replays, in their order."""
+        return (self.alone, self.observe, self.control)
+
+    @property
     def requests_failed(self) -> int:
         """Failed requests of all parts."""
-        return self.accuracy_failed + self.observe.figures.failed + self.control.figures.failed
+        return self.accuracy_failed + sum(phase.figures.failed for phase in self.phases)
 
     @property
     def compared(self) -> Comparison:
         """The kernel's view against the client's, of all parts."""
-        return self.accuracy + self.observe.comparison + self.control.comparison
+        return sum((phase.comparison for phase in self.phases), self.accuracy)
 
     def as_dict(self) -> dict[str, Any]:
         """The report as JSON; docs of the keys are in the README."""
         under_load = self.observe.comparison + self.control.comparison
         return {
+            "alone": _phase_dict(self.alone),
             "observe": _phase_dict(self.observe),
             "control": _phase_dict(self.control),
             "loop": _rounded(asdict(self.loop)),
@@ -117,7 +124,7 @@ def broken_claims(report: Report) -> list[str]:
     observe, control = report.observe.figures, report.control.figures
     broken = []
     if report.requests_failed:
-        errors = {*report.observe.errors, *report.control.errors}
+        errors = {error for phase in report.phases for error in phase.errors}
         broken.append(f"{report.requests_failed} requests failed: {'; '.join(sorted(errors))}")
     if report.compared.mismatched:
         broken.append(
@@ -145,16 +152,17 @@ def render(report: Report) -> Group:
 
 
 def _phases_table(report: Report) -> Table:
-    slo, observe, control = report.slo, report.observe, report.control
-    table = Table(title="the same load and the same six neighbours", title_justify="left")
+    slo = report.slo
+    table = Table(title="the same load three times", title_justify="left")
     table.add_column("by the client")
+    table.add_column("alone", justify="right", style="dim")
     table.add_column("observe", justify="right")
     table.add_column("control", justify="right", style="bold")
 
-    def row(name: str, value: Any) -> None:
-        table.add_row(name, value(observe), value(control))
+    def row(name: str, value: Callable[[Phase], str]) -> None:
+        table.add_row(name, *map(value, report.phases))
 
-    row("requests meeting the SLO", lambda p: f"{p.figures.slo_attainment:.1%}")
+    row("requests that meet the SLO", lambda p: f"{p.figures.slo_attainment:.1%}")
     row("good requests/s", lambda p: f"{p.figures.goodput_rps:.2f}")
     row(f"TTFT P50 / P99, ms (SLO {slo.ttft_ms:g})", lambda p: _pair(p.figures.ttft_ms))
     row(f"gap P50 / P99, ms (SLO {slo.gap_ms:g})", lambda p: _pair(p.figures.gap_ms))

@@ -2,9 +2,9 @@
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final
 
 from agent.client import ClientError
 from controller.limits.cgroup import CgroupError, cpu_group
@@ -12,31 +12,21 @@ from controller.limits.cpu import DEFAULT_WEIGHT, read_quota, read_weight
 from demo import calibrate
 from demo.report import Loop, Phase, Report
 from demo.rig import Rig, RigError
+from demo.screen import Screen
 from demo.sits import Sits, start_sitsd
 from demo.stage import Neighbours, Sent, Stage
 from demo.stats import Slo, compare, phase_figures
 from demo.trace import LengthScale, Load, Request, fit, read_trace
 
-LEAST_WINDOW_S: Final = 4.0
+LEAST_WINDOW_S: Final = 3.0
+FIXED_S: Final = 12.0
+"""Starting engine and agent, the client's six starts, and serving what observe left waiting."""
 UNDONE_WITHIN_S: Final = 2.0
 STATUS_EVERY_S: Final = 0.5
 
 ACCURACY_REQUESTS_PER_S: Final = 3.0
 ACCURACY_PROMPT_TOKENS: Final = 64
 ACCURACY_ANSWER_TOKENS: Final = 40
-
-
-class Screen(Protocol):
-    """Where the run shows how it goes."""
-
-    def phase(self, title: str) -> None:
-        """A new part of the run begins."""
-
-    def note(self, text: str) -> None:
-        """Something worth a line."""
-
-    def tick(self, status: dict[str, Any], elapsed_s: float) -> None:
-        """What sitsd says now, `elapsed_s` into the part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +43,8 @@ def timing(seconds: float) -> Timing:
     """Parts that take about `seconds` together; the windows get what the rest leaves."""
     unloaded = max(4, min(16, round(seconds / 6)))
     accuracy_s = max(1.5, min(6.0, seconds / 12))
-    fixed_s = 11.0 + unloaded * calibrate.UNLOADED_EVERY_S + accuracy_s
-    return Timing(unloaded, 48, accuracy_s, max(LEAST_WINDOW_S, (seconds - fixed_s) / 2))
+    fixed_s = FIXED_S + unloaded * calibrate.UNLOADED_EVERY_S + accuracy_s
+    return Timing(unloaded, 48, accuracy_s, max(LEAST_WINDOW_S, (seconds - fixed_s) / 3))
 
 
 def demonstrate(rig: Rig, screen: Screen, parts: Timing) -> Report:
@@ -74,14 +64,20 @@ def demonstrate(rig: Rig, screen: Screen, parts: Timing) -> Report:
     accuracy = _send(stage, sits, screen, "accuracy", _accuracy_plan(parts.accuracy_s))
     accuracy_seen = compare(accuracy.records, sits.new_streams(len(accuracy.records)))
 
-    screen.phase("observe: six CPU-burning neighbours, sits only measures")
-    observe = _disturbed(stage, sits, screen, "observe", load, slo)
+    def replay(name: str, *, disturbed: bool) -> Phase:
+        return _replay(stage, sits, screen, name, load, slo, disturbed=disturbed)
+
+    screen.phase("alone: the load without neighbours, sits only measures")
+    alone = replay("alone", disturbed=False)
+
+    screen.phase("observe: the load with six CPU-burning neighbours, sits only measures")
+    observe = replay("observe", disturbed=True)
     _calm(rig)
 
     screen.phase("control: the same load and neighbours, sits acts")
     since_ns = time.monotonic_ns()
     sits.set_mode("control")
-    control = _disturbed(stage, sits, screen, "control", load, slo)
+    control = replay("control", disturbed=True)
     loop = Loop.of(sits.client.status())
     decisions = sits.decisions("control", since_ns)
     sits.set_mode("observe")
@@ -93,6 +89,7 @@ def demonstrate(rig: Rig, screen: Screen, parts: Timing) -> Report:
         capacity_rps=capacity_rps,
         lengths=lengths,
         load=load,
+        alone=alone,
         observe=observe,
         control=control,
         loop=loop,
@@ -130,9 +127,18 @@ def _accuracy_plan(seconds: float) -> list[Request]:
     ]
 
 
-def _disturbed(stage: Stage, sits: Sits, screen: Screen, name: str, load: Load, slo: Slo) -> Phase:
-    """One replay of the load with neighbours, which go when its window ends."""
-    with stage.neighbours() as neighbours:
+def _replay(
+    stage: Stage,
+    sits: Sits,
+    screen: Screen,
+    name: str,
+    load: Load,
+    slo: Slo,
+    *,
+    disturbed: bool,
+) -> Phase:
+    """The load once; neighbours, if there are any, go when its window ends."""
+    with stage.neighbours() if disturbed else nullcontext() as neighbours:
         used = _Used(neighbours, load.window_s)
         sent = _send(stage, sits, screen, name, load.requests, used.watch)
         used.finish()
@@ -148,15 +154,16 @@ def _disturbed(stage: Stage, sits: Sits, screen: Screen, name: str, load: Load, 
 class _Used:
     """Measures what the neighbours use in the window, and ends them after it."""
 
-    def __init__(self, neighbours: Neighbours, window_s: float) -> None:
+    def __init__(self, neighbours: Neighbours | None, window_s: float) -> None:
         self.cores = 0.0
         self._neighbours = neighbours
         self._window_s = window_s
         self._begin: tuple[float, float] | None = None
-        self._ended = False
 
     def watch(self, elapsed_s: float) -> None:
         """Called every so often while the load runs."""
+        if self._neighbours is None:
+            return
         if self._begin is None and elapsed_s >= 0:
             self._begin = (time.monotonic(), self._neighbours.cpu_s())
         if elapsed_s >= self._window_s:
@@ -164,12 +171,12 @@ class _Used:
 
     def finish(self) -> None:
         """The window is over, or the load was done before its end."""
-        if self._ended or self._begin is None:
+        if self._neighbours is None or self._begin is None:
             return
-        self._ended = True
         at, used_s = self._begin
         self.cores = (self._neighbours.cpu_s() - used_s) / (time.monotonic() - at)
         self._neighbours.stop()
+        self._neighbours = None
 
 
 def _send(
@@ -189,7 +196,7 @@ def _send(
         if elapsed_s - shown_s >= STATUS_EVERY_S:
             shown_s = elapsed_s
             with suppress(ClientError):  # if sitsd is gone, its streams will be missed
-                screen.tick(sits.client.status(), elapsed_s)
+                screen.tick(sits.client.status(), sits.last_decisions(), elapsed_s)
 
     return stage.send(name, plan, during)
 

@@ -16,6 +16,7 @@ from demo.stats import Slo
 ENGINE: Final = "demo"
 ATTAINMENT: Final = 0.97
 READY_WITHIN_S: Final = 20.0
+SHOWN: Final = 20
 PAGE: Final = 1000
 """Streams or decisions asked for at once."""
 
@@ -60,6 +61,11 @@ class Sits:
                     return streams
                 time.sleep(0.1)
 
+    def last_decisions(self) -> list[dict[str, Any]]:
+        """The newest few decisions."""
+        decisions: list[dict[str, Any]] = self.client.journal(SHOWN, ENGINE)["decisions"]
+        return decisions
+
     def decisions(self, mode: str, since_ns: int) -> int:
         """How many decisions were taken in `mode` since `since_ns`."""
         return sum(
@@ -85,7 +91,7 @@ def start_sitsd(rig: Rig, stage: Stage, slo: Slo) -> Sits:
         "sitsd",
         [str(Path(sys.executable).with_name("sitsd")), "--policy", str(policy)],
         rig.cores.agent,
-        rig.groups.procs("agent", cpu=False),
+        rig.groups.procs("agent"),
         ends_by=signal.SIGTERM,
     )
     client = AgentClient(rig.run_dir / "admin.sock")

@@ -13,7 +13,7 @@ from typing import Final
 
 import psutil
 
-from demo.client import Lateness, Record, plan_lines, read_results
+from demo.client import Lateness, Record, began_file, plan_lines, read_results
 from demo.rig import Rig, RigError
 from demo.trace import Request
 
@@ -22,8 +22,6 @@ ENGINE_OPTIONS: Final = ("--max-batched-tokens=256", "--max-context=2048")
 """A step of 256 tokens is short beside the gap that the SLO allows."""
 
 READY_WITHIN_S: Final = 30.0
-LEAD_S: Final = 0.8
-"""From the client's start to its first request: time for Python to start and read the plan."""
 WATCH_EVERY_S: Final = 0.2
 
 
@@ -92,20 +90,21 @@ class Stage:
     ) -> Sent:
         """Have the client send `plan`; returns when every request has ended.
 
-        `during` is called every so often with the seconds since the plan began, first below 0.
+        `during` is called every so often with the seconds since the plan began, not before.
         """
         plan_file = self.rig.run_dir / f"{name}.plan"
         out = self.rig.run_dir / f"{name}.jsonl"
         plan_file.write_text("".join(plan_lines(plan)))
-        start_ns = time.monotonic_ns() + int(LEAD_S * 1e9)
         cpu = self.rig.cores.client
         command = [self._python, "-m", "demo.client", f"--host={HOST}", f"--port={self._port}"]
-        command += [f"--plan={plan_file}", f"--out={out}", f"--start-ns={start_ns}", f"--cpu={cpu}"]
+        command += [f"--plan={plan_file}", f"--out={out}", f"--cpu={cpu}"]
         command += ["--keep-alive"] if keep_alive else []
         client = self.rig.start("client", command, (cpu,))
         try:
             while client.poll() is None:
-                during((time.monotonic_ns() - start_ns) / 1e9)
+                elapsed_s = _elapsed_s(began_file(out))
+                if elapsed_s is not None and elapsed_s >= 0:
+                    during(elapsed_s)
                 time.sleep(WATCH_EVERY_S)
         finally:
             self.rig.stop(client, signal.SIGKILL)
@@ -121,6 +120,12 @@ class Stage:
             yield neighbours
         finally:
             neighbours.stop()
+
+
+def _elapsed_s(began: Path) -> float | None:
+    """Seconds since the plan of that file began; None while the client is not ready."""
+    text = began.read_text() if began.exists() else ""
+    return (time.monotonic_ns() - int(text)) / 1e9 if text else None
 
 
 def free_port() -> int:
