@@ -213,12 +213,11 @@ class Daemon:
 
     def _remember(self) -> None:
         for engine in self._policy.engines:
-            status = self._state.engine_status(engine.name)
             ttft, gap, wait = (self._node.histogram(which, engine.name) for which in HISTOGRAMS)
             moment = Moment(
                 time.monotonic_ns(),
                 self._node.counters(engine.name),
-                dict(status["cause_ns"]) if status is not None else {},
+                self._state.cause_ns(engine.name),
                 ttft,
                 gap,
                 wait,
@@ -294,6 +293,7 @@ class Daemon:
                 ends=state.ends(engine.name),
                 good=state.good(engine.name),
                 status=state.engine_status(engine.name),
+                cause_ns=state.cause_ns(engine.name),
                 slo_ms={"ttft": engine.slo.ttft_ms, "gap": engine.slo.gap_ms},
             )
             for engine in self._policy.engines

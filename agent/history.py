@@ -44,7 +44,9 @@ class History:
         self._moments: deque[Moment] = deque(maxlen=KEPT)
 
     def add(self, moment: Moment) -> None:
-        """Add the newest moment."""
+        """Add the newest moment. One that counted less is of an engine that started anew."""
+        if self._moments and _went_back(self._moments[-1].counters, moment.counters):
+            self._moments.clear()
         self._moments.append(moment)
         if len(self._moments) > HISTOGRAMS_KEPT:
             old = self._moments[-HISTOGRAMS_KEPT - 1]
@@ -78,3 +80,7 @@ class History:
             return "none"
         causes = {cause: ns for cause, ns in window.cause_ns.items() if ns > 0}
         return max(causes, key=lambda cause: causes[cause], default="none")
+
+
+def _went_back(before: Counters, after: Counters) -> bool:
+    return any(getattr(after, name) < getattr(before, name) for name in Counters.__slots__)

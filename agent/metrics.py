@@ -81,6 +81,7 @@ class EngineFigures:
     ends: Mapping[str, int] = field(default_factory=dict)
     good: int = 0
     status: Mapping[str, Any] | None = None
+    cause_ns: Mapping[str, int] = field(default_factory=dict)
     slo_ms: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -271,6 +272,8 @@ def _engine_state(engines: tuple[EngineFigures, ...]) -> Iterator[Metric]:
     )
     for engine in engines:
         present.add_metric([engine.name], float(engine.present))
+        for name, ns in engine.cause_ns.items():
+            cause.add_metric([engine.name, name], ns / 1e9)
         status = engine.status
         if status is None:
             continue
@@ -287,8 +290,6 @@ def _engine_state(engines: tuple[EngineFigures, ...]) -> Iterator[Metric]:
             weight.add_metric([engine.name], status["cpu_weight"]["value"])
         for stage, value in status["backpressure"].items():
             pressure.add_metric([engine.name, "worst" if stage == "value" else stage], value)
-        for name, ns in status["cause_ns"].items():
-            cause.add_metric([engine.name, name], ns / 1e9)
     yield from (present, admin, running, waiting, kv, knob, weight, pressure, cause)
 
 

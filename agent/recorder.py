@@ -2,8 +2,10 @@
 
 import queue
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from controller.journal import Change, Decision, Event, Journal
@@ -11,6 +13,9 @@ from controller.journal import Change, Decision, Event, Journal
 MAX_QUEUED: Final = 10_000
 MAX_OPEN: Final = 1_000
 """Decisions whose answer is still awaited; older ones keep the answer they have."""
+
+CLOSE_S: Final = 2.0
+"""How long the end waits for a disk that does not take what is queued."""
 
 
 class Recorder:
@@ -24,6 +29,7 @@ class Recorder:
         """Start the thread; `close` ends it and closes the journal."""
         self.journal = journal
         self.dropped = 0
+        self._give_up_s = float("inf")
         self._rows: OrderedDict[int, int] = OrderedDict()
         self._queue: queue.Queue[Callable[[], None] | None] = queue.Queue(MAX_QUEUED)
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
@@ -46,10 +52,13 @@ class Recorder:
         self._put(self._lose_open)
 
     def close(self) -> None:
-        """Write what is queued, then close the journal."""
-        self._queue.put(None)
-        self._thread.join()
-        self.journal.close()
+        """Write what is queued, as far as the disk takes it in `CLOSE_S`; close the journal."""
+        self._give_up_s = time.monotonic() + CLOSE_S
+        with suppress(queue.Full):
+            self._queue.put(None, timeout=2 * CLOSE_S)
+        self._thread.join(2 * CLOSE_S)
+        if not self._thread.is_alive():
+            self.journal.close()
 
     def _put(self, job: Callable[[], None]) -> None:
         try:
@@ -59,7 +68,10 @@ class Recorder:
 
     def _run(self) -> None:
         while (job := self._queue.get()) is not None:
-            job()
+            if time.monotonic() < self._give_up_s:
+                job()
+            else:
+                self.dropped += 1
 
     def _add(self, message: Mapping[str, Any]) -> None:
         action = tuple(

@@ -14,6 +14,9 @@ from controller.policy_model import Policy
 STATUS_STALE_S: Final = 2.0
 """A controller that has said nothing for this long is not shown as if it had."""
 
+RECENT_ENDS: Final = 100_000
+"""Ended streams kept for the attainment of the last minute."""
+
 
 class State:
     """The agent's memory. Every method may be called from any thread."""
@@ -32,6 +35,7 @@ class State:
         self._ends: Counter[tuple[str, str]] = Counter()
         self._good: Counter[str] = Counter()
         self._recent_good: dict[str, deque[tuple[float, bool]]] = {}
+        self._causes: dict[str, _Growing] = {}
 
     def set_surroundings(self, surroundings: Surroundings) -> None:
         """Take what discovery found."""
@@ -55,6 +59,8 @@ class State:
         """Take the controller's status."""
         with self.lock:
             self._status, self._status_s = message, time.monotonic()
+            for name, engine in message["engines"].items():
+                self._causes.setdefault(name, _Growing()).take(engine["cause_ns"])
 
     def status(self) -> Mapping[str, Any] | None:
         """The controller's last status, None when it is too old to be true."""
@@ -67,6 +73,12 @@ class State:
         status = self.status()
         fields = status["engines"].get(engine) if status is not None else None
         return fields if isinstance(fields, Mapping) else None
+
+    def cause_ns(self, engine: str) -> dict[str, int]:
+        """How long each cause put an engine's SLO at risk, over all controllers there were."""
+        with self.lock:
+            growing = self._causes.get(engine)
+            return dict(growing.totals) if growing is not None else {}
 
     def history(self, engine: str) -> History:
         """An engine's history; hold `lock` while it is used."""
@@ -97,7 +109,7 @@ class State:
         with self.lock:
             self._ends[engine, reason] += 1
             self._good[engine] += good
-            recent = self._recent_good.setdefault(engine, deque())
+            recent = self._recent_good.setdefault(engine, deque(maxlen=RECENT_ENDS))
             recent.append((time.monotonic(), good))
 
     def ends(self, engine: str) -> dict[str, int]:
@@ -120,3 +132,18 @@ class State:
             while recent and recent[0][0] < since:
                 recent.popleft()
             return sum(good for _, good in recent) / len(recent) if recent else None
+
+
+class _Growing:
+    """Sums of figures that begin again whenever their source does."""
+
+    def __init__(self) -> None:
+        self.totals: Counter[str] = Counter()
+        self._last: Mapping[str, int] = {}
+
+    def take(self, figures: Mapping[str, int]) -> None:
+        """Add what came since the last call."""
+        for name, value in figures.items():
+            last = self._last.get(name, 0)
+            self.totals[name] += value - last if value >= last else value
+        self._last = dict(figures)

@@ -116,13 +116,14 @@ class View:
         with self._state.lock:
             window = self._state.history(engine).window(seconds)
         since_ns = time.monotonic_ns() - int(seconds * 1e9)
+        since_wall_ns = time.time_ns() - int(seconds * 1e9)
         streams = self._state.streams.recent(engine, since_ns)
         slow = sorted((s for s in streams if not s.good), key=_slowness, reverse=True)
         causes = _causes(window)
         decisions = [
             row.as_dict()
             for row in self._journal.recent(SHOWN, engine)
-            if row.decision.mono_ns >= since_ns
+            if row.wall_ns >= since_wall_ns
         ]
         return {
             "engine": engine,

@@ -1,0 +1,100 @@
+from pathlib import Path
+from typing import Any
+
+from agent.discovery import Found, Surroundings
+from agent.state import RECENT_ENDS, STATUS_STALE_S, State
+from controller.policy import parse_policy
+
+POLICY = parse_policy("[engines.chat]\nport = 8000\n[engines.code]\nport = 8001\n", "test")
+
+
+def status(**cause_ns: int) -> dict[str, Any]:
+    return {"type": "status", "engines": {"chat": {"cause_ns": cause_ns}}}
+
+
+def test_an_engine_nobody_looked_for_yet_is_not_found_and_says_so() -> None:
+    found = State(POLICY).found("chat")
+    assert not found.present
+    assert found.detail == "not looked for yet"
+
+
+def test_what_was_found_is_shown_until_the_next_look() -> None:
+    state = State(POLICY)
+    chat = Found("chat", pids=frozenset([1]), attach=Path("/"))
+    state.set_surroundings(Surroundings((chat,), (Found("n"),)))
+    assert state.found("chat") == chat
+    assert state.neighbours() == (Found("n"),)
+    state.set_surroundings(Surroundings())
+    assert not state.found("chat").present
+    assert state.neighbours() == ()
+
+
+def test_a_controller_that_said_nothing_yet_has_no_status() -> None:
+    assert State(POLICY).status() is None
+    assert State(POLICY).engine_status("chat") is None
+
+
+def test_a_status_is_shown_for_the_engines_it_has() -> None:
+    state = State(POLICY)
+    state.set_status(status())
+    assert state.engine_status("chat") == {"cause_ns": {}}
+    assert state.engine_status("code") is None
+
+
+def test_a_status_too_old_to_be_true_is_not_shown() -> None:
+    state = State(POLICY)
+    state.set_status(status())
+    state._status_s -= STATUS_STALE_S
+    assert state.status() is None
+    assert state.engine_status("chat") is None
+
+
+def test_problems_of_one_source_replace_only_its_own() -> None:
+    state = State(POLICY)
+    state.set_problems("kernel", ["no BTF"])
+    state.set_problems("targets", ["a", "b"])
+    state.set_problems("targets", ["c"])
+    assert state.problems() == ["no BTF", "c"]
+
+
+def test_causes_go_on_from_where_a_dead_controller_left_them() -> None:
+    state = State(POLICY)
+    assert state.cause_ns("chat") == {}
+    for message in (status(batch=5), status(batch=7, network=1), status(batch=2), status(batch=3)):
+        state.set_status(message)
+    assert state.cause_ns("chat") == {"batch": 10, "network": 1}
+
+
+def test_causes_outlive_a_status_without_the_engine() -> None:
+    state = State(POLICY)
+    state.set_status(status(batch=5))
+    state.set_status({"type": "status", "engines": {}})
+    assert state.cause_ns("chat") == {"batch": 5}
+
+
+def test_ends_and_decisions_are_counted_by_their_kind() -> None:
+    state = State(POLICY)
+    for reason, good in (("complete", True), ("complete", False), ("closed", False)):
+        state.count_end("chat", reason, good)
+    state.count_end("code", "lost", False)
+    state.count_decision("chat", "batch")
+    assert state.ends("chat") == {"complete": 2, "closed": 1}
+    assert (state.good("chat"), state.good("code")) == (1, 0)
+    assert state.decisions() == {("chat", "batch"): 1}
+
+
+def test_attainment_is_the_share_of_good_streams_and_unknown_without_any() -> None:
+    state = State(POLICY)
+    assert state.attainment("chat", 60) is None
+    for good in (True, True, True, False):
+        state.count_end("chat", "complete", good)
+    assert state.attainment("chat", 60) == 0.75
+    assert state.attainment("chat", 0) is None
+
+
+def test_memory_of_ends_is_bounded_though_nobody_asks() -> None:
+    state = State(POLICY)
+    for _ in range(RECENT_ENDS):
+        state.count_end("chat", "complete", False)
+    state.count_end("chat", "complete", True)
+    assert state.attainment("chat", 3600) == 1 / RECENT_ENDS
