@@ -33,6 +33,10 @@ _SAMPLE = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t)
 class LibbpfError(OSError):
     """libbpf or the kernel refused: what was tried, errno, and libbpf's last words."""
 
+    def __str__(self) -> str:
+        """What was tried and why it failed, without the number that `errno` has."""
+        return str(self.strerror)
+
 
 class _BtfType(ctypes.Structure):
     _fields_ = (("name_off", c_uint32), ("info", c_uint32), ("size_or_type", c_uint32))

@@ -139,16 +139,13 @@ def load(lib: Libbpf, plan: Plan, objects: Path = OBJECT_DIR) -> Programs:
         raise LibbpfError(0, f"could not pin to {plan.pin_dir}: not on a BPF file system")
     pinned_version, pinned_fingerprint = _read_layout(lib, plan.pin_dir)
     if (pinned_version, pinned_fingerprint) == (LAYOUT_VERSION, fingerprint):
-        adopted = _adopt(lib, plan, names)
+        adopted = _adopt(lib, plan, objects, names)
         if adopted is not None:
             return adopted
 
     kept = {}
     if pinned_version == LAYOUT_VERSION:
         kept = _kept_maps(lib, plan, objects, names)
-    _remove_pins(plan.pin_dir, kept)
-    for directory in ("maps", "programs", "links"):
-        (plan.pin_dir / directory).mkdir(parents=True, exist_ok=True)
     programs = _load_fresh(lib, plan, objects, names, constants, kept)
     _write_layout(lib, plan.pin_dir, fingerprint)
     return programs
@@ -219,7 +216,42 @@ def _load_fresh(
     constants: Mapping[str, int],
     kept: Mapping[str, int],
 ) -> Programs:
-    maps, programs, links = dict(kept), {}, {}
+    maps, programs, links = dict(kept), dict[str, int](), dict[str, int]()
+    try:
+        _put_into_kernel(lib, plan, objects, names, constants, maps, programs)
+        if plan.pin_dir:
+            # only now: had loading failed, what was there before would go on
+            _remove_pins(plan.pin_dir, kept)
+            for directory in ("maps", "programs", "links"):
+                (plan.pin_dir / directory).mkdir(parents=True, exist_ok=True)
+            for name, fd in maps.items():
+                if name not in kept:
+                    _pin(lib, fd, plan.pin_dir / "maps" / name)
+            for name, fd in programs.items():
+                _pin(lib, fd, plan.pin_dir / "programs" / name)
+        for name in (program for group in names for program in _TRACING[group]):
+            links[name] = lib.check(
+                lib.bpf_raw_tracepoint_open(None, programs[name]), f"attach program '{name}'"
+            )
+            if plan.pin_dir:
+                _pin(lib, links[name], plan.pin_dir / "links" / name)
+    except BaseException:
+        for fd in (*links.values(), *programs.values(), *maps.values()):
+            os.close(fd)
+        raise
+    return Programs(lib, plan, maps, programs, links, "kept" if kept else "fresh")
+
+
+def _put_into_kernel(
+    lib: Libbpf,
+    plan: Plan,
+    objects: Path,
+    names: list[str],
+    constants: Mapping[str, int],
+    maps: dict[str, int],
+    programs: dict[str, int],
+) -> None:
+    """Load the objects, each with the maps there are already; adds what is new to both."""
     for name in names:
         opened, handles = _open(lib, objects / f"{name}.bpf.o", plan, constants)
         try:
@@ -230,27 +262,15 @@ def _load_fresh(
                     )
             opened.load()
             for map_name, handle in handles.items():
-                maps.setdefault(map_name, os.dup(lib.bpf_map__fd(handle)))
+                if map_name not in maps:
+                    maps[map_name] = os.dup(lib.bpf_map__fd(handle))
             for program, handle in opened.programs().items():
                 programs[program] = os.dup(lib.bpf_program__fd(handle))
         finally:
             opened.close()
-    if plan.pin_dir:
-        for name, fd in maps.items():
-            if name not in kept:
-                _pin(lib, fd, plan.pin_dir / "maps" / name)
-        for name, fd in programs.items():
-            _pin(lib, fd, plan.pin_dir / "programs" / name)
-    for name in (program for group in names for program in _TRACING[group]):
-        links[name] = lib.check(
-            lib.bpf_raw_tracepoint_open(None, programs[name]), f"attach program '{name}'"
-        )
-        if plan.pin_dir:
-            _pin(lib, links[name], plan.pin_dir / "links" / name)
-    return Programs(lib, plan, maps, programs, links, "kept" if kept else "fresh")
 
 
-def _adopt(lib: Libbpf, plan: Plan, names: list[str]) -> Programs | None:
+def _adopt(lib: Libbpf, plan: Plan, objects: Path, names: list[str]) -> Programs | None:
     """Everything from its pins, or None if something that should be there is not."""
     assert plan.pin_dir is not None
     found: dict[str, dict[str, int]] = {}
@@ -260,8 +280,14 @@ def _adopt(lib: Libbpf, plan: Plan, names: list[str]) -> Programs | None:
             for path in _listed(plan.pin_dir / kind)
             if (fd := _get(lib, path)) is not None
         }
-    wanted = {program for group in names for program in _TRACING[group]}
-    if wanted <= found["links"].keys() and wanted <= found["programs"].keys():
+    wanted: dict[str, set[str]] = {"maps": set(), "programs": set()}
+    wanted["links"] = {program for group in names for program in _TRACING[group]}
+    for name in names:
+        opened, handles = _open(lib, objects / f"{name}.bpf.o", plan, {})
+        wanted["maps"] |= handles.keys()
+        wanted["programs"] |= opened.programs().keys()
+        opened.close()
+    if all(wanted[kind] <= found[kind].keys() for kind in found):
         return Programs(lib, plan, found["maps"], found["programs"], found["links"], "adopted")
     for fds in found.values():
         for fd in fds.values():
@@ -292,8 +318,9 @@ def _kept_maps(lib: Libbpf, plan: Plan, objects: Path, names: list[str]) -> dict
             else:
                 os.close(fd)
         opened.close()
-    # counters without the names of their rows, or the other way round, would be misread
-    if not {"targets", "counters"} <= kept.keys():
+    # counters without the names of their rows would be misread, and so would what a task remembers
+    # of its target without the generation it was true in
+    if not {"targets", "counters", "generation"} <= kept.keys():
         for fd in kept.values():
             os.close(fd)
         return {}
