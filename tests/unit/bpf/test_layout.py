@@ -120,7 +120,7 @@ def test_fields_stand_in_the_headers_order(name: str, here: type[Counters] | typ
     [
         ("target", layout.TARGET, ["ttft_slo_ns", "gap_slo_ns", "wait_edge_ns", "kind", "name"]),
         ("culprit_key", layout.CULPRIT_KEY, ["cgroup", "slot", "pad"]),
-        ("culprit", layout.CULPRIT, ["wait_ns", "waits", "comm"]),
+        ("culprit", layout.CULPRIT, ["wait_ns", "waits", "worst_ns", "comm"]),
         ("edge", layout.EDGE, ["at_ns", "value_ns", "slot", "kind"]),
     ],
 )

@@ -23,7 +23,7 @@ def stream(lib: Libbpf) -> Iterator[Object]:
 
 
 def test_a_missing_library_says_what_to_install() -> None:
-    with pytest.raises(LibbpfError, match=r"could not load libbpf\.so\.none \(Debian: libbpf1\)"):
+    with pytest.raises(LibbpfError, match=r"^could not load libbpf\.so\.none \(Debian: libbpf1\)"):
         Libbpf("libbpf.so.none")
 
 
@@ -37,7 +37,7 @@ def test_a_missing_object_names_its_file_and_how_to_build_it(lib: Libbpf, tmp_pa
     with pytest.raises(LibbpfError) as raised:
         Object(lib, path)
     assert raised.value.errno == errno.ENOENT
-    assert f"could not open BPF object {path}: not built" in str(raised.value)
+    assert str(raised.value).startswith(f"could not open BPF object {path}: not built")
 
 
 def test_a_file_that_is_no_object_gives_libbpfs_own_words(lib: Libbpf, tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_a_file_that_is_no_object_gives_libbpfs_own_words(lib: Libbpf, tmp_path:
     with pytest.raises(LibbpfError) as raised:
         Object(lib, path)
     first, *words = str(raised.value).splitlines()
-    assert f"could not open BPF object {path}" in first
+    assert first.startswith(f"could not open BPF object {path}")
     assert any("libbpf" in line for line in words)
 
 
@@ -57,7 +57,7 @@ def test_words_of_one_failure_are_not_told_again_with_the_next(lib: Libbpf, tmp_
         Object(lib, path)
     with pytest.raises(LibbpfError) as raised:
         lib.check(-errno.EACCES, "do the next thing")
-    assert str(raised.value).endswith("could not do the next thing: Permission denied")
+    assert str(raised.value) == "could not do the next thing: Permission denied"
 
 
 @pytest.mark.parametrize("result", [0, 1, 4096])
