@@ -3,12 +3,16 @@
 import http.client
 import json
 import socket
+import stat
+import time
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
 
 TIMEOUT_S: Final = 5.0
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
+
+_RETRY_S: Final = 0.02
 
 
 class ClientError(Exception):
@@ -84,8 +88,10 @@ class AgentClient:
         try:
             connection.sock = _connect(self.path, self.timeout_s)
             connection.request(method, target, body)
-            response = connection.getresponse()
-            content = response.read(MAX_ANSWER_BYTES + 1)
+            with connection.getresponse() as response:
+                content = response.read(MAX_ANSWER_BYTES + 1)
+                if response.length:  # what it announced and did not send
+                    raise http.client.IncompleteRead(content, response.length)
         except (OSError, http.client.HTTPException) as error:
             raise UnreachableError(_unreachable(self.path, self.timeout_s, error)) from None
         finally:
@@ -97,7 +103,15 @@ def _connect(path: Path, timeout_s: float) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.settimeout(timeout_s)
-        sock.connect(str(path))
+        give_up = time.monotonic() + timeout_s
+        while True:
+            try:
+                sock.connect(str(path))
+                break
+            except BlockingIOError:  # so many wait to be let in that there is no place to wait
+                if time.monotonic() > give_up:
+                    raise TimeoutError from None
+                time.sleep(_RETRY_S)
     except BaseException:
         sock.close()
         raise
@@ -130,10 +144,11 @@ def _unreachable(path: Path, timeout_s: float, error: Exception) -> str:
 def _who_may(path: Path) -> str:
     """Who may use the socket, as far as this user can see."""
     try:
-        group = path.group()
+        admits_group = path.stat().st_mode & stat.S_IWGRP
+        who = f"{path.owner()} and the group {path.group()}" if admits_group else path.owner()
     except (OSError, KeyError):
-        return "root may use it: `sudo sitsctl …`"
-    return f"root and members of the group {group} may use it: `sudo sitsctl …`"
+        who = "root"
+    return f"{who} may use it: `sudo sitsctl …`"
 
 
 def _nonsense(path: Path, why: str) -> str:

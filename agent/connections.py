@@ -23,7 +23,10 @@ MAX_CONNECTIONS: Final = 16
 REQUEST_S: Final = 5.0
 """How long a client may take to send its request, and again to take the answer."""
 
-POLL_S: Final = 0.2
+BACKLOG: Final = 128
+"""How many may wait to be let in."""
+
+POLL_S: Final = 0.1
 """How often the server looks for clients to give up, and whether it is to stop."""
 
 _MAX_LINE_BYTES: Final = 64 * 1024
@@ -163,6 +166,7 @@ class _Handler(WSGIRequestHandler):
 
     server: Server
     timeout: ClassVar[float] = REQUEST_S
+    default_request_version = "HTTP/1.0"
     server_version = "sitsd"
     sys_version = ""
 

@@ -18,7 +18,7 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 from prometheus_client import make_wsgi_app
 from prometheus_client.registry import Collector
 
-from agent.connections import MAX_CONNECTIONS, POLL_S, Server
+from agent.connections import BACKLOG, POLL_S, Server
 
 ADMIN_GROUP: Final = "sits"
 """Who may use the admin socket besides its owner."""
@@ -115,7 +115,7 @@ def tcp_server(host: str, port: int, app: WSGIApplication) -> HttpServer:
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(address)
-        sock.listen(MAX_CONNECTIONS)
+        sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
         raise HttpError(_could_not(f"listen on '{shown}'", error)) from None
@@ -141,7 +141,7 @@ def unix_server(path: Path, app: WSGIApplication, group: str = ADMIN_GROUP) -> H
         # Nobody can connect before listen(), so mode and group are right from the first client on.
         _admit(path, group)
         inode = path.stat().st_ino
-        sock.listen(MAX_CONNECTIONS)
+        sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
         raise HttpError(_could_not(trying, error)) from None
