@@ -1,9 +1,12 @@
 """A tiny streaming server: each POST is answered with as many events as its path says.
 
 `python -m tests.vm.guest.sse_server` prints its port. `POST /7` gives seven events, each one HTTP
-chunk and one write, after a head of its own.
+chunk and one write, after a head of its own. With `--defer` a connection begins with the packet
+that carries its request, as it does when the client's last packet of the handshake is lost.
 """
 
+import socket
+import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -33,5 +36,7 @@ class Answer(BaseHTTPRequestHandler):
 
 if __name__ == "__main__":
     with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        if "--defer" in sys.argv:
+            server.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 30)
         print(server.server_port, flush=True)
         server.serve_forever()

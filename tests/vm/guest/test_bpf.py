@@ -33,11 +33,20 @@ class Server:
     port: int
     cgroup: Path
 
-    def stream(self, events: int) -> bytes:
-        """Return the body of one request's answer, chunk framing taken off."""
-        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)) as client:
-            client.request("POST", f"/{events}", body=b"{}")
-            return client.getresponse().read()
+    def stream(self, *counts: int) -> list[int]:
+        """Ask for streams of so many events on one connection; return how many came of each."""
+        with self.connection() as client:
+            return [ask(client, count) for count in counts]
+
+    def connection(self) -> "closing[http.client.HTTPConnection]":
+        """Return a connection that closes with its context."""
+        return closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60))
+
+
+def ask(client: http.client.HTTPConnection, events: int) -> int:
+    """Ask for a stream of so many events; return how many came."""
+    client.request("POST", f"/{events}", body=b"{}")
+    return client.getresponse().read().count(b"data:")
 
 
 @pytest.fixture(scope="module")
@@ -70,10 +79,17 @@ def start(lib: Libbpf, features: Features) -> Iterator[Load]:
 @pytest.fixture
 def server(make_cgroup: MakeCgroup) -> Iterator[Server]:
     """A server that streams events, alone in its cgroup."""
-    cgroup = make_cgroup("engine")
-    join = 'echo $$ >"$1"; exec "$2" -m tests.vm.guest.sse_server'
+    with serving(make_cgroup("engine")) as started:
+        yield started
+
+
+@contextmanager
+def serving(cgroup: Path, *arguments: str) -> Iterator[Server]:
+    """Run the streaming server in a cgroup."""
+    join = 'echo $$ >"$1"; shift; exec "$@"'
+    module = [sys.executable, "-m", "tests.vm.guest.sse_server", *arguments]
     with subprocess.Popen(
-        ["sh", "-c", join, "join", cgroup / "cgroup.procs", sys.executable], stdout=subprocess.PIPE
+        ["sh", "-c", join, "join", cgroup / "cgroup.procs", *module], stdout=subprocess.PIPE
     ) as process:
         assert process.stdout is not None
         try:
@@ -119,15 +135,18 @@ def reader(programs: Programs) -> CounterReader:
 
 
 @contextmanager
-def lossy_loopback(percent: int) -> Iterator[None]:
-    """Lose packets on the loopback device."""
-    subprocess.run(["modprobe", "sch_netem"], check=True)
-    change = ("dev", "lo", "root", "netem", "loss", f"{percent}%")
-    subprocess.run(["tc", "qdisc", "add", *change], check=True)
+def lossy_loopback(every: int) -> Iterator[None]:
+    """Lose every n-th packet that arrives on the loopback device."""
+    # On arrival: a packet lost on the way out is told to the sender, who sends it again unasked.
+    drop = ("action", "pass", "random", "determ", "drop", str(every))
+    subprocess.run(["tc", "qdisc", "add", "dev", "lo", "clsact"], check=True)
     try:
+        subprocess.run(
+            ["tc", "filter", "add", "dev", "lo", "ingress", "matchall", *drop], check=True
+        )
         yield
     finally:
-        subprocess.run(["tc", "qdisc", "del", "dev", "lo", "root"], check=True)
+        subprocess.run(["tc", "qdisc", "del", "dev", "lo", "clsact"], check=True)
 
 
 def test_what_the_kernel_allows_is_found(features: Features) -> None:
@@ -254,7 +273,7 @@ def test_pins_of_another_shape_are_replaced(start: Load) -> None:
 def test_a_stream_is_counted_exactly(start: Load, server: Server) -> None:
     programs = start()
     watch(programs, server.cgroup, server.port)
-    assert server.stream(7).count(b"data:") == 7
+    assert server.stream(7) == [7]
     wait_until(lambda: counters(programs).ends_complete == 1, "the stream's end")
     seen = counters(programs)
     assert (seen.requests, seen.responses, seen.errors) == (1, 1, 0)
@@ -276,10 +295,7 @@ def test_streams_of_one_connection_are_counted_apart(
     with closing(
         Ring(lib, programs.maps["events"], lambda raw: events.append(parse_event(raw)))
     ) as ring:
-        with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)) as client:
-            for count in (3, 5):
-                client.request("POST", f"/{count}", body=b"{}")
-                client.getresponse().read()
+        assert server.stream(3, 5) == [3, 5]
         wait_until(lambda: counters(programs).ends_complete == 2, "the streams' ends")
         ring.consume()
     kinds = [EventKind.START, EventKind.FIRST, EventKind.END]
@@ -300,12 +316,14 @@ def test_streams_of_one_connection_are_counted_apart(
 def test_retransmits_are_counted_and_chunks_not_twice(start: Load, server: Server) -> None:
     programs = start()
     watch(programs, server.cgroup, server.port)
-    with lossy_loopback(percent=15):
-        assert server.stream(100).count(b"data:") == 100
-    wait_until(lambda: counters(programs).ends_complete == 1, "the stream's end")
+    with server.connection() as client:
+        assert ask(client, 1) == 1
+        with lossy_loopback(every=7):
+            assert ask(client, 100) == 100
+    wait_until(lambda: counters(programs).ends_complete == 2, "the streams' ends")
     seen = counters(programs)
     assert seen.retransmits > 0
-    assert (seen.requests, seen.chunks, seen.gaps) == (1, 100, 99)
+    assert (seen.requests, seen.chunks, seen.gaps) == (2, 101, 99)
 
 
 @pytest.mark.usefixtures("streaming")
@@ -315,8 +333,22 @@ def test_an_attached_cgroup_is_adopted_and_detached(start: Load, server: Server)
     programs.close()
     adopted = start()
     assert adopted.attached_cgroups() == {server.cgroup.stat().st_ino}
-    server.stream(2)
+    assert server.stream(2) == [2]
     wait_until(lambda: counters(adopted).chunks == 2, "a stream after adoption")
     adopted.detach(server.cgroup.stat().st_ino)
-    assert server.stream(2).count(b"data:") == 2
+    assert server.stream(2) == [2]
     assert counters(adopted).chunks == 2
+
+
+@pytest.mark.usefixtures("streaming")
+def test_a_request_that_completes_the_handshake_is_told_as_lost_and_the_next_counted(
+    start: Load, make_cgroup: MakeCgroup
+) -> None:
+    programs = start()
+    with serving(make_cgroup("engine"), "--defer") as server:
+        watch(programs, server.cgroup, server.port)
+        assert server.stream(3, 4) == [3, 4]
+        wait_until(lambda: counters(programs).ends_complete == 1, "the second stream's end")
+    seen = counters(programs)
+    assert (seen.requests, seen.responses, seen.chunks) == (1, 1, 4)
+    assert health(programs).lost_streams == 1
