@@ -152,7 +152,8 @@ class Daemon:
     def stop(self) -> None:
         """End `run` soon; safe in a signal handler."""
         self._stopping = True
-        os.write(self._wake_write, b".")
+        with suppress(OSError):
+            os.write(self._wake_write, b".")
 
     def close(self) -> None:
         """Give everything back and close it."""

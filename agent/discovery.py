@@ -7,7 +7,7 @@ its cgroup (a process found by command or port that nobody put anywhere) is watc
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from controller.limits.cgroup import (
     descendants,
     read_membership,
 )
+from controller.plain import plain
 from controller.policy_model import Engine, Match, Neighbour, Policy
 
 ROOT: Final = "/"
@@ -63,26 +64,28 @@ class Surroundings:
 
 @dataclass(slots=True)
 class Discovery:
-    """Looks for the targets of one policy."""
+    """Looks for the targets of one policy. The agent's own processes are never among them."""
 
     policy: Policy
     hierarchies: Hierarchies
+    agent_pid: int = field(default_factory=os.getpid)
     _units: dict[str, str] = field(default_factory=dict)
 
     def look(self) -> Surroundings:
         """One look. What can't be read, because it is just going away, is left out."""
-        commands = self._commands()
-        engines = tuple(self._engine(engine, commands) for engine in self.policy.engines)
+        ours = _with_children([self.agent_pid])
+        commands = self._commands(ours)
+        engines = tuple(self._engine(engine, commands, ours) for engine in self.policy.engines)
         taken = {pid for found in engines for pid in found.pids}
         neighbours = [
             found
             for neighbour in self.policy.neighbours
-            for found in self._neighbour(neighbour, commands, taken)
+            for found in self._neighbour(neighbour, commands, taken, ours)
         ]
         return Surroundings(engines, tuple(neighbours))
 
-    def _engine(self, engine: Engine, commands: dict[int, str]) -> Found:
-        pids, cgroup, detail = self._match(engine.match, commands)
+    def _engine(self, engine: Engine, commands: dict[int, str], ours: frozenset[int]) -> Found:
+        pids, cgroup, detail = self._match(engine.match, commands, ours)
         if not pids:
             return Found(engine.name, detail=detail)
         found = self._place(engine.name, pids, cgroup)
@@ -91,35 +94,39 @@ class Discovery:
             ports = frozenset({int(engine.match.value)})
         attach, detail = found.attach, found.detail
         if attach is None and self.policy.agent.attach_root and self.hierarchies.v2 is not None:
-            attach = self.hierarchies.v2.directory(ROOT)
-        elif attach is None:
-            detail = (
-                "is in the root cgroup: its streams are not followed; give it a cgroup of its own,"
-                " or set agent.attach_root"
-            )
-        elif not ports:
+            attach, detail = self.hierarchies.v2.directory(ROOT), ""
+        elif attach is not None and not ports:
             detail = "listens on no TCP port yet"
-        return _replace(found, attach=attach, ports=ports, detail=detail)
+        return replace(found, attach=attach, ports=ports, detail=detail)
 
     def _neighbour(
-        self, neighbour: Neighbour, commands: dict[int, str], taken: set[int]
+        self,
+        neighbour: Neighbour,
+        commands: dict[int, str],
+        taken: set[int],
+        ours: frozenset[int],
     ) -> list[Found]:
         if not neighbour.each_child:
-            pids, cgroup, detail = self._match(neighbour.match, commands)
-            if not pids or pids & taken:
-                why = "is also an engine: left alone" if pids & taken else detail
-                return [Found(neighbour.name, detail=why)]
-            return [self._place(neighbour.name, pids, cgroup)]
+            pids, cgroup, detail = self._match(neighbour.match, commands, ours)
+            if pids & taken:
+                return [Found(neighbour.name, detail="is also an engine: left alone")]
+            if pids & ours:
+                return [Found(neighbour.name, detail="holds the agent itself: left alone")]
+            if not pids:
+                return [Found(neighbour.name, detail=detail)]
+            return [replace(self._place(neighbour.name, pids, cgroup), detail="")]
         parent = str(neighbour.match.value).removesuffix("/*")
         found = []
         for path in self._children(parent):
             pids = self._members(path)
-            if pids and not pids & taken:
-                found.append(self._place(f"{neighbour.name}/{path.rpartition('/')[2]}", pids, path))
+            if pids and not pids & (taken | ours):
+                child = plain(path.rpartition("/")[2])
+                name = f"{neighbour.name}/{child}"
+                found.append(replace(self._place(name, pids, path), detail=""))
         return found
 
     def _match(
-        self, match: Match, commands: dict[int, str]
+        self, match: Match, commands: dict[int, str], ours: frozenset[int]
     ) -> tuple[frozenset[int], str | None, str]:
         """The processes, their common cgroup if the match names one, and why there are none."""
         match match.kind:
@@ -133,9 +140,10 @@ class Discovery:
                 return pids, path or None, "" if pids else f"unit {match.value} is not running"
             case "command":
                 pattern = re.compile(str(match.value))
-                own = os.getpid()
-                pids = _with_children(
-                    pid for pid, line in commands.items() if pid != own and pattern.search(line)
+                # a shell whose command line matches may have started the agent too
+                pids = (
+                    _with_children(pid for pid, line in commands.items() if pattern.search(line))
+                    - ours
                 )
                 return pids, None, "" if pids else f"no command line matches {match.value}"
             case "port":
@@ -143,20 +151,27 @@ class Discovery:
                 return pids, None, "" if pids else f"nothing listens on port {match.value}"
 
     def _place(self, name: str, pids: frozenset[int], cgroup: str | None) -> Found:
+        v1, v2 = self.hierarchies.v1_cpu, self.hierarchies.v2
         memberships = [member for pid in pids if (member := _membership(pid)) is not None]
-        if cgroup is not None:
-            memberships = [Membership(cgroup, cgroup)]
-        cpu_path = _common(
-            [m.v1_cpu if self.hierarchies.v1_cpu is not None else m.v2 for m in memberships]
-        )
-        stream_path = _common([m.v2 for m in memberships])
-        cpu_mount = self.hierarchies.v1_cpu or self.hierarchies.v2
+        named = [mount for mount in self._mounts() if cgroup is not None and _tree(mount, cgroup)]
+        cpu_mount = v1 or v2
+        cpu_path = _common(m.v2 if v1 is None else m.v1_cpu for m in memberships)
+        if cpu_mount in named:
+            cpu_path, exclusive = cgroup, True
+        else:
+            exclusive = cpu_path is not None and self._is_all_of(cpu_path, pids)
         cpu_ids = _ids(cpu_mount, cpu_path)
-        exclusive = cpu_path is not None and self._members(cpu_path) <= pids
-        stream_ids = _ids(self.hierarchies.v2, stream_path)
-        attach = None
-        if stream_ids and self.hierarchies.v2 is not None and stream_path is not None:
-            attach = self.hierarchies.v2.directory(stream_path)
+        stream_path = cgroup if v2 in named else _common(m.v2 for m in memberships)
+        stream_ids = _ids(v2, stream_path)
+        attach, detail = None, ""
+        if stream_ids and v2 is not None and stream_path is not None:
+            attach = v2.directory(stream_path)
+        elif v2 is not None:
+            where = "several cgroups" if stream_path is None else "the root cgroup"
+            detail = (
+                f"is in {where}: its streams are not followed; give it a cgroup of its own, or set"
+                " agent.attach_root"
+            )
         return Found(
             name=name,
             pids=pids,
@@ -165,10 +180,16 @@ class Discovery:
             cpu_ids=cpu_ids if exclusive else frozenset(),
             stream_ids=stream_ids,
             processes=frozenset() if exclusive and cpu_ids else pids,
+            detail=detail,
         )
 
-    def _commands(self) -> dict[int, str]:
-        """Every process's command line, if any match needs them."""
+    def _is_all_of(self, path: str, pids: frozenset[int]) -> bool:
+        """Whether a cgroup has only these processes and what they have started meanwhile."""
+        members = self._members(path)
+        return members <= pids or members <= _with_children(pids)
+
+    def _commands(self, ours: frozenset[int]) -> dict[int, str]:
+        """Every other process's command line, if any match needs them."""
         matches = [engine.match for engine in self.policy.engines]
         matches += [neighbour.match for neighbour in self.policy.neighbours]
         if not any(match.kind == "command" for match in matches):
@@ -176,6 +197,7 @@ class Discovery:
         return {
             process.pid: " ".join(process.info["cmdline"] or ())
             for process in psutil.process_iter(["cmdline"])
+            if process.pid not in ours
         }
 
     def _mounts(self) -> list[Mount]:
@@ -217,20 +239,6 @@ class Discovery:
                     return path
         self._units.pop(unit, None)
         return ""
-
-
-def _replace(found: Found, attach: Path | None, ports: frozenset[int], detail: str) -> Found:
-    return Found(
-        found.name,
-        found.pids,
-        found.cgroup,
-        attach,
-        found.cpu_ids,
-        found.stream_ids,
-        found.processes,
-        ports,
-        detail,
-    )
 
 
 def _tree(mount: Mount, path: str) -> list[Path]:

@@ -72,7 +72,6 @@ class Supervisor:
         self._targets: Mapping[str, Any] | None = None
         self._mode: Mode = policy.mode
         self.restarts = -1
-        self.died: list[str] = []
 
     @property
     def channel(self) -> Channel | None:
@@ -139,7 +138,6 @@ class Supervisor:
         self._start_at_s = time.monotonic() + self._backoff_s
         self._backoff_s = min(LAST_BACKOFF_S, 2 * self._backoff_s)
         why = f"signal {-code}" if code < 0 else f"exit status {code}"
-        self.died.append(f"controller ended with {why}")
         _LOG.warning("controller ended with %s; limits undone, starting again", why)
 
     def stop(self) -> None:
@@ -203,7 +201,6 @@ class Supervisor:
         if self._guard is not None and self._guard.poll() is None:
             return
         if self._guard is not None:
-            self.died.append("guard ended")
             _LOG.warning("guard ended with %s, starting another", self._guard.returncode)
             assert self._heartbeat is not None
             os.close(self._heartbeat)

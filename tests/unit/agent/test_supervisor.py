@@ -1,0 +1,177 @@
+"""The supervisor with the real controller and the real guard, over counters that stay zero."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from agent.supervisor import Handles, Supervisor
+from bpf.layout import COUNTERS, HEALTH
+from controller.policy import parse_policy
+from controller.wire import EngineTarget, targets_message
+
+CPUS = 1
+MAX_TARGETS = 64
+"""So many that the counters fill whole pages: a reader one row short finds nothing behind them."""
+
+POLICY = parse_policy(
+    f'mode = "shadow"\n[agent]\nmax_targets = {MAX_TARGETS}\n[engines.chat]\nport = 8000\n', "test"
+)
+
+
+@pytest.fixture
+def handles() -> Iterator[Handles]:
+    page = os.sysconf("SC_PAGESIZE")
+    fds = []
+    for name, size in (("counters", (MAX_TARGETS + 1) * COUNTERS.size), ("health", HEALTH.size)):
+        fds.append(os.memfd_create(name))
+        os.truncate(fds[-1], -(-size // page) * page)
+    yield Handles(fds[0], fds[1], None, CPUS)
+    for fd in fds:
+        os.close(fd)
+
+
+@pytest.fixture
+def deaths() -> list[int]:
+    """One entry for each controller that died."""
+    return []
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path, handles: Handles, deaths: list[int]) -> Iterator[Supervisor]:
+    made = Supervisor(POLICY, handles, tmp_path / "undo.json", lambda: deaths.append(1))
+    yield made
+    made.stop()
+    assert children() == []
+
+
+def children() -> list[psutil.Process]:
+    """Controllers and guards that this process has."""
+    return [child for child in psutil.Process().children() if "controller." in _command(child)]
+
+
+def guards() -> list[psutil.Process]:
+    return [child for child in children() if "limits.guard" in _command(child)]
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+def messages(
+    supervisor: Supervisor, enough: Callable[[list[dict[str, Any]]], bool]
+) -> list[dict[str, Any]]:
+    """What the controller says while the supervisor runs, until it is `enough`."""
+    said: list[dict[str, Any]] = []
+    deadline = time.monotonic() + 20
+    while not enough(said):
+        assert time.monotonic() < deadline, said
+        supervisor.tick()
+        said += supervisor.receive()
+        time.sleep(0.01)
+    return said
+
+
+def status(supervisor: Supervisor, **fields: Any) -> dict[str, Any]:
+    """The controller's next status with these fields."""
+
+    def fits(message: dict[str, Any]) -> bool:
+        return message["type"] == "status" and fields.items() <= message.items()
+
+    said = messages(supervisor, lambda said: any(map(fits, said)))
+    return next(filter(fits, said))
+
+
+def test_the_controller_gets_its_policy_mode_and_targets(supervisor: Supervisor) -> None:
+    supervisor.set_targets(targets_message([EngineTarget("chat", 1, None)], []))
+    assert list(status(supervisor, mode="shadow")["engines"]) == ["chat"]
+    assert supervisor.restarts == 0
+    assert len(guards()) == 1
+
+
+def test_the_last_row_there_is_can_be_read(supervisor: Supervisor, deaths: list[int]) -> None:
+    status(supervisor)
+    supervisor.set_targets(targets_message([EngineTarget("chat", MAX_TARGETS, None)], []))
+    messages(
+        supervisor,
+        lambda said: deaths != [] or any(m["type"] == "status" and m["engines"] for m in said),
+    )
+    assert deaths == []
+
+
+def test_a_change_of_mode_reaches_the_controller_and_the_next_one_too(
+    supervisor: Supervisor,
+) -> None:
+    status(supervisor, mode="shadow")
+    supervisor.set_mode("control", "test")
+    status(supervisor, mode="control")
+    os.kill(supervisor.pid or 0, signal.SIGKILL)
+    messages(supervisor, lambda _: supervisor.restarts == 1)
+    status(supervisor, mode="control")
+
+
+def test_a_dead_controller_is_told_of_once_and_started_again_with_its_targets(
+    supervisor: Supervisor, deaths: list[int]
+) -> None:
+    supervisor.set_targets(targets_message([EngineTarget("chat", 1, None)], []))
+    status(supervisor)
+    first = supervisor.pid
+    os.kill(first or 0, signal.SIGKILL)
+    messages(supervisor, lambda _: deaths != [])
+    assert supervisor.pid is None
+    assert list(status(supervisor)["engines"]) == ["chat"]
+    assert supervisor.pid not in {None, first}
+    assert (deaths, supervisor.restarts) == ([1], 1)
+
+
+def test_controllers_that_die_at_once_are_started_ever_more_slowly(
+    supervisor: Supervisor,
+) -> None:
+    starts = []
+    for _ in range(3):
+        messages(supervisor, lambda _: supervisor.pid is not None)
+        starts.append(time.monotonic())
+        os.kill(supervisor.pid or 0, signal.SIGKILL)
+        messages(supervisor, lambda _: supervisor.pid is None)
+    assert starts[1] - starts[0] >= 0.5
+    assert starts[2] - starts[1] >= 1.0
+
+
+def test_a_dead_guard_is_replaced_and_the_controller_with_it(supervisor: Supervisor) -> None:
+    status(supervisor)
+    (guard,), controller = guards(), supervisor.pid
+    guard.kill()
+    messages(supervisor, lambda _: supervisor.restarts == 1)
+    status(supervisor)
+    (fresh,) = guards()
+    assert fresh.pid != guard.pid
+    assert supervisor.pid != controller
+
+
+def test_what_a_dead_controller_left_is_undone(supervisor: Supervisor, tmp_path: Path) -> None:
+    status(supervisor)
+    # an entry that no cgroup mount allows is a problem that shows the list was run
+    (tmp_path / "undo.json").write_text('[\n{"file": "/nowhere"}\n]\n')
+    os.kill(supervisor.pid or 0, signal.SIGKILL)
+    messages(supervisor, lambda _: supervisor.pid is None)
+    assert (tmp_path / "undo.json.corrupt").exists()
+
+
+def test_the_end_takes_a_stopped_controller_with_it(supervisor: Supervisor) -> None:
+    status(supervisor)
+    os.kill(supervisor.pid or 0, signal.SIGSTOP)
+    supervisor.stop()
+    assert children() == []
+
+
+def test_ending_what_never_began_is_nothing(supervisor: Supervisor) -> None:
+    supervisor.stop()
+    assert supervisor.pid is None
