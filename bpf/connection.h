@@ -14,6 +14,8 @@ struct connection {
 	u32 in_next;
 	u32 out_known;
 	u32 in_known;
+	u32 generation; /* when its target was last looked up */
+	u32 pad;
 };
 
 /* lives and dies with the socket */

@@ -38,6 +38,15 @@ struct {
 	__uint(max_entries, 64 * 1024);
 } edges SEC(".maps");
 
+/* [0]: raised by the agent whenever it changes what is whose: cgroups, processes or ports */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, u64);
+} generation SEC(".maps");
+
 /* number of possible CPUs: the counters' stride */
 const volatile u32 possible_cpus = 1;
 /* rows in the target maps */
@@ -53,6 +62,14 @@ static __always_inline struct counters *counters_of(u32 slot)
 	u32 row = slot * possible_cpus + bpf_get_smp_processor_id();
 
 	return bpf_map_lookup_elem(&counters, &row);
+}
+
+static __always_inline u32 generation_now(void)
+{
+	u32 zero = 0;
+	u64 *now_at = bpf_map_lookup_elem(&generation, &zero);
+
+	return now_at ? *now_at : 0;
 }
 
 static __always_inline struct health *health_here(void)

@@ -56,15 +56,6 @@ struct {
 	__type(value, u32);
 } processes SEC(".maps");
 
-/* [0]: raised by the agent whenever either of the two above changes */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, u64);
-} generation SEC(".maps");
-
 /* one histogram a target and CPU */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -122,14 +113,10 @@ static __always_inline struct task_state *state_of(struct task_struct *task)
 static __always_inline u32 slot_of(struct task_struct *task, struct task_state *state)
 {
 	u64 cgroup = cpu_cgroup_of(task);
-	u32 zero = 0, tgid = task->tgid;
-	u64 *now_at;
+	u32 now_at = generation_now(), tgid = task->tgid;
 	u32 *slot;
 
-	now_at = bpf_map_lookup_elem(&generation, &zero);
-	if (!now_at)
-		return 0;
-	if (state->cgroup == cgroup && state->generation == (u32)*now_at)
+	if (state->cgroup == cgroup && state->generation == now_at)
 		return state->slot;
 	slot = bpf_map_lookup_elem(&processes, &tgid);
 	if (!slot)
@@ -138,7 +125,7 @@ static __always_inline u32 slot_of(struct task_struct *task, struct task_state *
 	state->runnable_ns = 0;
 	state->running_ns = 0;
 	state->cgroup = cgroup;
-	state->generation = *now_at;
+	state->generation = now_at;
 	state->slot = slot && *slot < max_targets ? *slot : 0;
 	return state->slot;
 }

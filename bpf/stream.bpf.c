@@ -307,19 +307,6 @@ static __always_inline bool parse_segment(struct __sk_buff *skb, struct segment 
 	return true;
 }
 
-/* The connection that this packet of an engine belongs to, if one is followed. */
-static __always_inline struct connection *connection_of(struct __sk_buff *skb, struct bpf_sock **sk)
-{
-	struct bpf_sock *any = skb->sk;
-
-	if (!any)
-		return NULL;
-	*sk = bpf_sk_fullsock(any);
-	if (!*sk)
-		return NULL;
-	return bpf_sk_storage_get(&connections, *sk, NULL, 0);
-}
-
 /* The engine this socket serves for, 0 for none: it must listen there and be in its cgroup. */
 static __always_inline u32 server_of(struct __sk_buff *skb, struct bpf_sock *sk)
 {
@@ -334,6 +321,33 @@ static __always_inline u32 server_of(struct __sk_buff *skb, struct bpf_sock *sk)
 	if (by_cgroup && *by_cgroup != *by_port)
 		return 0;
 	return *by_port < max_targets ? *by_port : 0;
+}
+
+/* The connection that this packet of an engine belongs to, if one is followed. When its target is
+ * not what it was, it is forgotten: what it counts would be another's. */
+static __always_inline struct connection *connection_of(struct __sk_buff *skb, struct bpf_sock **sk)
+{
+	struct bpf_sock *any = skb->sk;
+	struct connection *c;
+	u32 now_at;
+
+	if (!any)
+		return NULL;
+	*sk = bpf_sk_fullsock(any);
+	if (!*sk)
+		return NULL;
+	c = bpf_sk_storage_get(&connections, *sk, NULL, 0);
+	if (!c)
+		return NULL;
+	now_at = generation_now();
+	if (c->generation == now_at)
+		return c;
+	if (server_of(skb, *sk) != c->stream.slot) {
+		bpf_sk_storage_delete(&connections, *sk);
+		return NULL;
+	}
+	c->generation = now_at;
+	return c;
 }
 
 static __always_inline void begin_stream(struct __sk_buff *skb, struct connection *c,
@@ -416,6 +430,7 @@ static __always_inline struct connection *new_connection(struct __sk_buff *skb, 
 		return NULL;
 	}
 	remote_port = sk->dst_port;
+	c->generation = generation_now();
 	c->stream.slot = slot;
 	c->stream.connection = bpf_get_socket_cookie(skb);
 	c->stream.local_port = sk->src_port;

@@ -116,7 +116,6 @@ class TargetTable:
     def _free(self, row: int) -> None:
         """Clear a row and all it counted, so that its next owner starts from zero."""
         key = row.to_bytes(4, "little")
-        self._targets.put(key, bytes(TARGET.size))
         counters = self._programs.map("counters")
         for cpu in range(self._programs.cpus):
             counters.put(
@@ -129,6 +128,8 @@ class TargetTable:
         for culprit in culprits.keys():  # noqa: SIM118
             if CULPRIT_KEY.unpack(culprit)[1] == row:
                 culprits.delete(culprit)
+        # the name last: who is stopped before this finds the row its old owner's, and clears it
+        self._targets.put(key, bytes(TARGET.size))
 
     @staticmethod
     def _sync(kernel: Map, key_bytes: int, owners: Mapping[int, int]) -> bool:
