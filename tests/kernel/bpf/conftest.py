@@ -1,18 +1,22 @@
 """Programs loaded once a module, without pins: they go with this process."""
 
 import json
+import shutil
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 from bpf.features import Features
 from bpf.layout import TargetKind
 from bpf.libbpf import Libbpf
-from bpf.loader import Plan, load
+from bpf.loader import OBJECT_DIR, Plan, load, unload
 from bpf.targets import Target
+from tests.kernel.bpf.agents import Agent
 from tests.kernel.bpf.child import Child, child
 from tests.kernel.bpf.watched import Look, Watched, watching
 from tests.kernel.conftest import MakeGroup, TwinGroup
@@ -93,3 +97,21 @@ def has_ipv6() -> bool:
     except OSError:
         return False
     return True
+
+
+@pytest.fixture
+def agent(lib: Libbpf, features: Features, bpffs: Path) -> Iterator[Agent]:
+    agent = Agent(lib, features, bpffs / uuid4().hex, [])
+    yield agent
+    agent.stop()
+    unload(agent.pins)
+
+
+@pytest.fixture
+def other_objects(tmp_path: Path) -> Path:
+    """The objects of another version: the same programs in other files."""
+    copy = tmp_path / "objects"
+    shutil.copytree(OBJECT_DIR, copy)
+    with (copy / "sched.bpf.o").open("ab") as file:
+        file.write(b"another build")
+    return copy

@@ -1,0 +1,136 @@
+"""Streams that end early, by whose doing; and what cannot be followed."""
+
+import pytest
+
+from bpf.layout import EndReason
+from tests.kernel.bpf.conftest import Engine, server
+from tests.kernel.bpf.streams import assert_complete
+from tests.kernel.bpf.wire import (
+    CHUNKED_HEAD,
+    CLOSE,
+    DIE,
+    LAST,
+    RESET,
+    Client,
+    chunk,
+    event,
+    give_up_after,
+    pause,
+    post,
+    send,
+)
+
+pytestmark = pytest.mark.kernel
+
+BEGUN = CHUNKED_HEAD + chunk(event(1)) + chunk(event(2))
+
+
+def test_a_server_that_closes_in_mid_stream_ended_it(engine: Engine) -> None:
+    look = engine.look()
+    with Client.to(engine.port) as client:
+        client.run(send(BEGUN), CLOSE)
+        assert client.read_to_end() == b""
+    end = look.end()
+    assert (end.reason, end.stream.chunks) == (EndReason.SERVER_CLOSED, 2)
+    assert (look.counters.ends_early, look.counters.ends_complete) == (1, 0)
+
+
+def test_a_server_that_aborts_its_socket_closed_it(engine: Engine) -> None:
+    look = engine.look()
+    with Client.to(engine.port) as client:
+        client.run(send(BEGUN), RESET)
+        assert client.read_to_end() == b""
+    end = look.end()
+    # the kernel closes the socket first and sends the reset after
+    assert (end.reason, end.stream.chunks) == (EndReason.CLOSED, 2)
+
+
+def test_a_server_that_dies_in_mid_stream_ended_it(engine: Engine) -> None:
+    with server(engine.group, "127.0.0.1") as (_, (port,)):
+        engine.watch(port)
+        look = engine.look()
+        with Client.to(port) as client:
+            client.run(send(BEGUN), DIE)
+            assert client.read_to_end() == b""
+        end = look.end()
+    engine.watch()
+    assert end.reason in {EndReason.SERVER_CLOSED, EndReason.CLOSED}
+    assert end.stream.chunks == 2
+
+
+def test_a_client_that_resets_gave_up(engine: Engine) -> None:
+    look = engine.look()
+    with Client.to(engine.port) as client:
+        client.run(send(BEGUN))
+        client.reset()
+        end = look.end()
+    assert (end.reason, end.stream.chunks) == (EndReason.CLIENT_RESET, 2)
+    assert look.counters.ends_early == 1
+
+
+def test_a_client_that_closes_unread_bytes_gave_up(engine: Engine) -> None:
+    look = engine.look()
+    with Client.to(engine.port) as client:
+        client.write(post([send(BEGUN), pause(0.05), send(chunk(event(3)))]))
+        client.read(1)
+    assert look.end().reason is EndReason.CLIENT_RESET
+
+
+def test_a_client_that_closes_after_reading_all_so_far_gave_up(engine: Engine) -> None:
+    look = engine.look()
+    with Client.to(engine.port) as client:
+        client.write(post([send(BEGUN), pause(0.05), send(chunk(event(3))), pause(0.05)]))
+        client.read(len(BEGUN))
+    end = look.end()
+    # its kernel answers the next chunk with a reset
+    assert (end.reason, end.stream.chunks) == (EndReason.CLIENT_RESET, 3)
+
+
+def test_a_client_that_only_stops_sending_still_gets_its_stream(engine: Engine) -> None:
+    look = engine.look()
+    with Client.to(engine.port) as client:
+        client.write(post([send(BEGUN), pause(0.02), send(LAST)]))
+        client.socket.shutdown(1)
+        assert client.read(len(BEGUN + LAST)) == BEGUN + LAST
+    assert_complete(look.end(), 2, 2 * len(event(1)))
+
+
+def test_a_connection_that_times_out_without_a_word_is_closed(engine: Engine) -> None:
+    look = engine.look()
+    with Client.to(engine.port, receive_buffer=1) as client:
+        client.write(post([give_up_after(50), send(BEGUN + chunk(b"x" * 10_000_000))]))
+        assert look.end().reason is EndReason.CLOSED
+
+
+def test_a_stream_without_a_first_chunk_ends_unstarted(engine: Engine) -> None:
+    look = engine.look()
+    with Client.to(engine.port) as client:
+        client.run(send(CHUNKED_HEAD), CLOSE)
+        client.read_to_end()
+    end = look.end()
+    assert (end.reason, end.stream.ttft_ns) == (EndReason.SERVER_CLOSED, None)
+    assert look.counters.ends_unstarted == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"\x00\x01\x02 this is not HTTP \xff",
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"HTTP/1.1 abc\r\n\r\n",
+        CHUNKED_HEAD + b"not a size\r\n",
+        CHUNKED_HEAD + b"\r\n",
+        CHUNKED_HEAD + b"3\r\nabcdef\r\n",
+        CHUNKED_HEAD + b"fffffffffffffffff\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nX-Endless: " + b"v" * 20_000,
+    ],
+)
+def test_what_is_not_http_is_lost_counted_and_let_through(engine: Engine, answer: bytes) -> None:
+    look = engine.look()
+    with Client.to(engine.port) as client:
+        client.run(send(answer))
+        assert look.end().reason is EndReason.LOST
+        assert look.lost_streams == 1
+        client.run(send(b"and the connection goes on"))
+    assert look.counters.requests == 1
