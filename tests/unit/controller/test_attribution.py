@@ -1,0 +1,180 @@
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bpf.layout import Counters
+from controller.attribution import MEANING, MIN_WANTED_NS, Cause, attribute
+from controller.engines.page import EngineNow
+from controller.policy_model import Slo
+from controller.signals import Signals
+
+from .situations import MS, SECOND, window
+
+SLO = Slo(ttft_ms=1000, gap_ms=100)
+PRESSURE = 0.1
+LONG_STEP = 80 * MS
+SHORT_STEP = 20 * MS
+QUEUE = EngineNow(waiting=3, running=8)
+RUNNING = EngineNow(running=8)
+BUSY = {"run_ns": 400 * MS, "chunks": 50}
+NEIGHBOURS = {"run_ns": 300 * MS, "wait_ns": 100 * MS, "wait_other_ns": 100 * MS}
+
+SITUATIONS: dict[str, tuple[dict[str, Any], Cause]] = {
+    "nothing happens": ({}, Cause.NONE),
+    "everything is on time": ({**BUSY, "engine": RUNNING}, Cause.NONE),
+    "neighbours hold the CPU but nothing is late": (NEIGHBOURS, Cause.NONE),
+    "segments are lost but nothing is late": ({**BUSY, "retransmits": 9}, Cause.NONE),
+    "steps are long but nothing is late": (
+        {**BUSY, "longest_step_ns": LONG_STEP, "engine": RUNNING},
+        Cause.NONE,
+    ),
+    "neighbours hold the CPU and gaps are late": (
+        {**NEIGHBOURS, "gaps_over": 1},
+        Cause.NEIGHBOUR_CPU,
+    ),
+    "neighbours hold the CPU and waits are long": (
+        {**NEIGHBOURS, "waits_over": 1},
+        Cause.NEIGHBOUR_CPU,
+    ),
+    "the own quota explains the wait that neighbours get the blame for": (
+        {**NEIGHBOURS, "gaps_over": 1, "throttled_ns": 50 * MS},
+        Cause.OWN_QUOTA,
+    ),
+    "the own quota explains too little of the wait": (
+        {**NEIGHBOURS, "gaps_over": 1, "throttled_ns": 49 * MS},
+        Cause.NEIGHBOUR_CPU,
+    ),
+    "the own quota stops an engine that never waits for a CPU": (
+        {**BUSY, "gaps_over": 1, "throttled_ns": 1},
+        Cause.OWN_QUOTA,
+    ),
+    "neighbours hold the CPU while segments are lost": (
+        {**NEIGHBOURS, "gaps_over": 1, "retransmits": 5},
+        Cause.NEIGHBOUR_CPU,
+    ),
+    "neighbours hold the CPU while steps are long": (
+        {**NEIGHBOURS, "gaps_over": 1, "longest_step_ns": LONG_STEP, "engine": RUNNING},
+        Cause.NEIGHBOUR_CPU,
+    ),
+    "neighbours hold the CPU while requests queue": (
+        {**NEIGHBOURS, "ttft_over": 1, "engine": QUEUE},
+        Cause.NEIGHBOUR_CPU,
+    ),
+    "segments are lost while the engine is on time": (
+        {
+            **BUSY,
+            "gaps_over": 1,
+            "retransmits": 1,
+            "engine": RUNNING,
+            "longest_step_ns": SHORT_STEP,
+        },
+        Cause.NETWORK,
+    ),
+    "segments are lost while steps are long": (
+        {**BUSY, "gaps_over": 1, "retransmits": 1, "engine": RUNNING, "longest_step_ns": LONG_STEP},
+        Cause.BATCH,
+    ),
+    "steps are long and gaps late": (
+        {**BUSY, "gaps_over": 1, "engine": RUNNING, "longest_step_ns": LONG_STEP},
+        Cause.BATCH,
+    ),
+    "gaps are late and the engine shows nothing of itself": ({**BUSY, "gaps_over": 1}, Cause.BATCH),
+    "gaps are late though steps are short": (
+        {**BUSY, "gaps_over": 1, "engine": RUNNING, "longest_step_ns": SHORT_STEP},
+        Cause.UNKNOWN,
+    ),
+    "first tokens are late while requests queue": (
+        {**BUSY, "ttft_over": 1, "engine": QUEUE, "longest_step_ns": LONG_STEP},
+        Cause.QUEUE,
+    ),
+    "first tokens are late without a queue because steps are long": (
+        {**BUSY, "ttft_over": 1, "engine": RUNNING, "longest_step_ns": LONG_STEP},
+        Cause.BATCH,
+    ),
+    "first tokens are late for no reason that can be seen": (
+        {**BUSY, "ttft_over": 1, "engine": RUNNING},
+        Cause.UNKNOWN,
+    ),
+    "so little CPU was wanted that its loss says nothing": (
+        {"run_ns": 0, "wait_ns": MIN_WANTED_NS - 1, "wait_other_ns": MIN_WANTED_NS - 1}
+        | {"gaps_over": 1, "engine": RUNNING},
+        Cause.UNKNOWN,
+    ),
+    "just enough CPU was wanted for its loss to speak": (
+        {"wait_ns": MIN_WANTED_NS, "wait_other_ns": MIN_WANTED_NS, "gaps_over": 1},
+        Cause.NEIGHBOUR_CPU,
+    ),
+    "pressure is just below the policy's threshold": (
+        {"run_ns": 901 * MS, "wait_ns": 99 * MS, "wait_other_ns": 99 * MS, "waits_over": 1},
+        Cause.UNKNOWN,
+    ),
+    "pressure is at the policy's threshold": (
+        {"run_ns": 900 * MS, "wait_ns": 100 * MS, "wait_other_ns": 100 * MS, "waits_over": 1},
+        Cause.NEIGHBOUR_CPU,
+    ),
+    "the wait is for the engine's own tasks": (
+        {"run_ns": 100 * MS, "wait_ns": 300 * MS, "wait_self_ns": 300 * MS, "waits_over": 1},
+        Cause.UNKNOWN,
+    ),
+}
+
+small = st.integers(0, 3)
+durations = st.integers(0, SECOND)
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> Signals:
+    self_ns, other_ns, rest_ns = draw(durations), draw(durations), draw(durations)
+    return Signals(
+        now_ns=draw(st.integers(0, 2**62)),
+        window_ns=draw(durations),
+        kernel=Counters(
+            run_ns=draw(durations),
+            wait_ns=self_ns + other_ns + rest_ns,
+            wait_self_ns=self_ns,
+            wait_other_ns=other_ns,
+            gaps_over=draw(small),
+            ttft_over=draw(small),
+            waits_over=draw(small),
+            retransmits=draw(small),
+        ),
+        throttled_ns=draw(durations),
+        engine=draw(st.none() | st.builds(EngineNow, waiting=small, running=small)),
+        longest_step_ns=draw(durations),
+    )
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_the_cause_when(situation: str) -> None:
+    figures, cause = SITUATIONS[situation]
+    assert attribute(window(**figures), SLO, PRESSURE).cause is cause
+
+
+@given(windows(), st.floats(0, 1))
+def test_a_batch_is_never_blamed_while_neighbours_hold_the_cpu(
+    signals: Signals, threshold: float
+) -> None:
+    wanted_ns = signals.kernel.run_ns + signals.kernel.wait_ns
+    cause = attribute(signals, SLO, threshold).cause
+    if wanted_ns >= MIN_WANTED_NS and signals.neighbour_pressure >= threshold:
+        assert cause not in {Cause.BATCH, Cause.QUEUE, Cause.NETWORK, Cause.UNKNOWN}
+
+
+@given(windows())
+def test_there_is_a_cause_exactly_when_something_is_at_risk(signals: Signals) -> None:
+    assert (attribute(signals, SLO, PRESSURE).cause is Cause.NONE) == (not signals.at_risk)
+
+
+@given(windows())
+def test_evidence_is_finite_figures(signals: Signals) -> None:
+    evidence = attribute(signals, SLO, PRESSURE).evidence
+    assert all(math.isfinite(figure) for figure in evidence.values())
+    assert evidence["gaps_over"] == signals.kernel.gaps_over
+    assert evidence["longest_step_ms"] == signals.longest_step_ns / MS
+
+
+def test_every_cause_has_words() -> None:
+    assert set(MEANING) == set(Cause)
