@@ -2,8 +2,10 @@
 
 t = a + b·prefill + c·decode + d·kv (design section 6.2; the same form as Sarathi-Serve's and
 Splitwise's linear step models), fitted by recursive least squares with forgetting (Ljung, System
-Identification, section 11.2). Plain Python: four unknowns do not need NumPy, and the fast loop's
-process stays small without it.
+Identification, section 11.2). Steady load says nothing of some combinations of the four; there a
+weak pull towards the present estimate, one coefficient a step (Gunnarsson 1996), keeps forgetting
+from blowing up. Plain Python: four unknowns do not need NumPy, and the fast loop's process stays
+small without it.
 """
 
 from collections.abc import Iterable
@@ -22,13 +24,15 @@ TRUST_STEPS: Final = 40
 TRUST_PREFILL_STEPS: Final = 5
 TRUST_ERROR: Final = 0.25
 OUTLIER_FACTOR: Final = 4.0
-"""A step this many times the prediction was disturbed, not computed."""
+"""A step this many times the prediction was disturbed, not computed. Several on end cost the model
+its trust, and then it learns from them: the engine itself became slower."""
 
 _KV_UNIT: Final = 1000.0
 _PREFILL_UNIT: Final = 100.0
 _ERROR_WEIGHT: Final = 0.05
 _START_VARIANCE: Final = 1e4
-_MAX_VARIANCE: Final = 1e6
+_PULL_VARIANCE: Final = _START_VARIANCE / (4 * (1 - FORGETTING))
+"""Of the pull on one coefficient in four: what is not seen for long is as uncertain as at first."""
 
 Vector = tuple[float, float, float, float]
 Matrix = tuple[Vector, Vector, Vector, Vector]
@@ -121,8 +125,9 @@ def _update(model: StepModel, step: Step) -> StepModel:
     )
     y = step.step_ns / 1e6
     predicted = _dot(model.theta, x)
+    miss = y - predicted
     if model.trusted and y > OUTLIER_FACTOR * max(predicted, 1e-6):
-        return model
+        return replace(model, error=_running_error(model, miss / y))
     px = (
         _dot(model.covariance[0], x),
         _dot(model.covariance[1], x),
@@ -130,7 +135,6 @@ def _update(model: StepModel, step: Step) -> StepModel:
         _dot(model.covariance[3], x),
     )
     scale = FORGETTING + _dot(px, x)
-    miss = y - predicted
     theta = (
         model.theta[0] + px[0] / scale * miss,
         model.theta[1] + px[1] / scale * miss,
@@ -140,7 +144,7 @@ def _update(model: StepModel, step: Step) -> StepModel:
     return replace(
         model,
         theta=theta,
-        covariance=_bounded(_forget(model.covariance, px, scale)),
+        covariance=_pulled(_reduced(model.covariance, px, scale, FORGETTING), model.steps % 4),
         steps=model.steps + 1,
         prefill_steps=model.prefill_steps + (step.prefill_tokens > 0),
         error=_running_error(model, abs(miss) / y),
@@ -153,31 +157,26 @@ def _running_error(model: StepModel, error: float) -> float:
     return model.error + _ERROR_WEIGHT * (min(1.0, error) - model.error)
 
 
-def _forget(covariance: Matrix, px: Vector, scale: float) -> Matrix:
-    def row(i: int) -> Vector:
-        old, pi = covariance[i], px[i] / scale
-        return (
-            (old[0] - pi * px[0]) / FORGETTING,
-            (old[1] - pi * px[1]) / FORGETTING,
-            (old[2] - pi * px[2]) / FORGETTING,
-            (old[3] - pi * px[3]) / FORGETTING,
-        )
-
-    return (row(0), row(1), row(2), row(3))
-
-
-def _bounded(covariance: Matrix) -> Matrix:
-    """Steady load excites only some directions; without a bound the others grow until they blow."""
-    worst = max(covariance[i][i] for i in range(4))
-    if worst <= _MAX_VARIANCE:
-        return covariance
-    shrink = _MAX_VARIANCE / worst
-    rows = [tuple(value * shrink for value in row) for row in covariance]
-    return (_vector(rows[0]), _vector(rows[1]), _vector(rows[2]), _vector(rows[3]))
+def _reduced(covariance: Matrix, px: Vector, scale: float, kept: float) -> Matrix:
+    """(P − px·pxᵀ/scale) / kept, from the upper half: rounding must not make P asymmetric."""
+    (p00, p01, p02, p03), (_, p11, p12, p13), (_, _, p22, p23), (_, _, _, p33) = covariance
+    x0, x1, x2, x3 = px
+    q0, q1, q2, q3 = x0 / scale, x1 / scale, x2 / scale, x3 / scale
+    p00, p01, p02, p03 = p00 - q0 * x0, p01 - q0 * x1, p02 - q0 * x2, p03 - q0 * x3
+    p11, p12, p13 = p11 - q1 * x1, p12 - q1 * x2, p13 - q1 * x3
+    p22, p23, p33 = p22 - q2 * x2, p23 - q2 * x3, p33 - q3 * x3
+    return (
+        (p00 / kept, p01 / kept, p02 / kept, p03 / kept),
+        (p01 / kept, p11 / kept, p12 / kept, p13 / kept),
+        (p02 / kept, p12 / kept, p22 / kept, p23 / kept),
+        (p03 / kept, p13 / kept, p23 / kept, p33 / kept),
+    )
 
 
-def _vector(row: tuple[float, ...]) -> Vector:
-    return (row[0], row[1], row[2], row[3])
+def _pulled(covariance: Matrix, i: int) -> Matrix:
+    """As if coefficient `i` had been seen to be what it is, with `_PULL_VARIANCE`."""
+    px = covariance[i]
+    return _reduced(covariance, px, _PULL_VARIANCE + px[i], 1.0)
 
 
 def _dot(left: Vector, right: Vector) -> float:

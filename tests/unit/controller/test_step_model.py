@@ -1,0 +1,203 @@
+import math
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.engines.page import Step
+from controller.step_model import (
+    OUTLIER_FACTOR,
+    TRUST_PREFILL_STEPS,
+    TRUST_STEPS,
+    WARM_UP_STEPS,
+    StepModel,
+    learn,
+)
+
+Load = Callable[[random.Random], tuple[int, int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """An engine: ms for a step, a prompt token, a sequence and a cached token."""
+
+    base: float = 8.0
+    prefill: float = 0.06
+    decode: float = 0.4
+    kv: float = 0.0005
+
+    def ms(self, prefill: float, decode: float, kv: float) -> float:
+        return self.base + self.prefill * prefill + self.decode * decode + self.kv * kv
+
+    def times(self, factor: float) -> "Truth":
+        return Truth(*(factor * each for each in (self.base, self.prefill, self.decode, self.kv)))
+
+
+TRUTH = Truth()
+
+
+def varied(rng: random.Random) -> tuple[int, int, int]:
+    prefill = rng.randint(16, 512) if rng.random() < 0.5 else 0
+    return prefill, rng.randint(1, 32), rng.randint(100, 20_000)
+
+
+def steady(_: random.Random) -> tuple[int, int, int]:
+    return 0, 16, 8_000
+
+
+def steps(
+    count: int, load: Load, truth: Truth = TRUTH, noise: float = 0.05, first: int = 100
+) -> Iterable[Step]:
+    rng = random.Random(7)
+    for index in range(first, first + count):
+        prefill, decode, kv = load(rng)
+        ms = truth.ms(prefill, decode, kv) * (1 + rng.gauss(0, noise))
+        yield Step(index, 0, int(ms * 1e6), prefill, decode, kv)
+
+
+def trained(count: int = 500, load: Load = varied, truth: Truth = TRUTH) -> StepModel:
+    return learn(StepModel(), steps(count, load, truth), disturbed=False)
+
+
+def error_of(model: StepModel, truth: Truth, load: Load = varied) -> float:
+    """The worst relative error over steps like those of `load`."""
+    rng = random.Random(8)
+    loads = [load(rng) for _ in range(100)]
+    return max(abs(model.predict_ms(*each) / truth.ms(*each) - 1) for each in loads)
+
+
+def test_coefficients_are_recovered_from_noisy_steps() -> None:
+    model = trained()
+    assert model.trusted
+    assert model.base_ms == pytest.approx(TRUTH.base, rel=0.06)
+    assert model.prefill_ms == pytest.approx(TRUTH.prefill, rel=0.03)
+    assert model.decode_ms == pytest.approx(TRUTH.decode, rel=0.06)
+    assert model.kv_ms == pytest.approx(TRUTH.kv, rel=0.08)
+    assert error_of(model, TRUTH) < 0.04
+
+
+def test_coefficients_are_exact_without_noise() -> None:
+    model = learn(StepModel(), steps(500, varied, noise=0), disturbed=False)
+    assert model.base_ms == pytest.approx(TRUTH.base, rel=0.01)
+    assert model.prefill_ms == pytest.approx(TRUTH.prefill, rel=0.01)
+    assert model.decode_ms == pytest.approx(TRUTH.decode, rel=0.01)
+    assert model.kv_ms == pytest.approx(TRUTH.kv, rel=0.01)
+
+
+def test_the_running_error_is_that_of_the_noise() -> None:
+    # the mean of |x| of a normal distribution is 0.8 sigma
+    assert trained().error == pytest.approx(0.04, rel=0.5)
+
+
+def test_warm_up_steps_teach_nothing() -> None:
+    warm_up = [Step(i, 0, 10**9, 100, 1, 100) for i in range(WARM_UP_STEPS + 1)]
+    assert learn(StepModel(), warm_up, disturbed=False) == StepModel()
+    first = Step(WARM_UP_STEPS + 1, 0, 10**9, 100, 1, 100)
+    assert learn(StepModel(), [first], disturbed=False).steps == 1
+
+
+def test_disturbed_steps_teach_nothing() -> None:
+    model = trained()
+    assert learn(model, steps(100, varied, TRUTH.times(3)), disturbed=True) == model
+
+
+def test_a_step_without_a_time_teaches_nothing() -> None:
+    assert learn(StepModel(), [Step(100, 0, 0, 10, 1, 10)], disturbed=False) == StepModel()
+
+
+def test_an_outlier_is_refused_once_the_model_is_trusted() -> None:
+    model = trained()
+    late = 1.1 * OUTLIER_FACTOR * TRUTH.ms(100, 8, 4000)
+    taught = learn(model, [Step(9999, 0, int(late * 1e6), 100, 8, 4000)], disturbed=False)
+    assert (taught.theta, taught.covariance) == (model.theta, model.covariance)
+    assert taught.trusted
+
+
+def test_an_outlier_is_taken_before_that() -> None:
+    young = trained(TRUST_STEPS // 2)
+    late = 2 * OUTLIER_FACTOR * TRUTH.ms(100, 8, 4000)
+    taught = learn(young, [Step(9999, 0, int(late * 1e6), 100, 8, 4000)], disturbed=False)
+    assert taught.theta != young.theta
+
+
+def test_now_and_then_an_outlier_does_no_harm() -> None:
+    each = enumerate(steps(1000, varied))
+    spoilt = [replace(s, step_ns=s.step_ns * 8) if i % 50 == 49 else s for i, s in each]
+    model = learn(trained(), spoilt, disturbed=False)
+    assert model.trusted
+    assert error_of(model, TRUTH) < 0.04
+
+
+def test_an_engine_that_became_slower_for_good_is_no_outlier() -> None:
+    slow = TRUTH.times(2 * OUTLIER_FACTOR)
+    model = learn(trained(), steps(40, varied, slow), disturbed=False)
+    assert not model.trusted
+    model = learn(model, steps(3000, varied, slow), disturbed=False)
+    assert model.trusted
+    assert error_of(model, slow) < 0.06
+
+
+def test_steady_load_for_long_neither_blows_up_nor_stops_learning() -> None:
+    model = learn(trained(), steps(100_000, steady), disturbed=False)
+    figures = [*model.theta, *(value for row in model.covariance for value in row), model.error]
+    assert all(math.isfinite(figure) for figure in figures)
+    assert error_of(model, TRUTH, steady) < 0.02
+    # what steady load says nothing of is still what it was
+    assert error_of(model, TRUTH) < 0.04
+
+    changed = learn(model, steps(500, varied), disturbed=False)
+    assert error_of(changed, TRUTH) < 0.06
+    slower = learn(model, steps(2000, steady, TRUTH.times(1.5)), disturbed=False)
+    assert error_of(slower, TRUTH.times(1.5), steady) < 0.03
+    assert slower.trusted
+
+
+def test_a_covariance_stays_symmetric() -> None:
+    covariance = trained(2000, steady).covariance
+    assert all(covariance[i][j] == covariance[j][i] for i in range(4) for j in range(4))
+    assert all(covariance[i][i] > 0 for i in range(4))
+
+
+def test_a_model_is_not_trusted_without_prefill_steps() -> None:
+    decodes = trained(5000, steady)
+    assert decodes.error < 0.1
+    assert not decodes.trusted
+    few = learn(decodes, steps(TRUST_PREFILL_STEPS - 1, lambda _: (100, 4, 100)), disturbed=False)
+    assert not few.trusted
+
+
+def test_a_model_is_not_trusted_before_enough_steps() -> None:
+    assert not trained(TRUST_STEPS - 1, lambda rng: (rng.randint(1, 512), 4, 1000)).trusted
+    assert not StepModel().trusted
+
+
+def test_an_empty_model_predicts_nothing() -> None:
+    assert StepModel().predict_ms(1000, 10, 10_000) == 0
+
+
+@given(
+    st.lists(
+        st.builds(
+            Step,
+            index=st.integers(0, 1000),
+            end_ns=st.just(0),
+            step_ns=st.integers(0, 2**63),
+            prefill_tokens=st.integers(0, 2**32),
+            decode_seqs=st.integers(0, 2**20),
+            kv_tokens=st.integers(0, 2**40),
+        ),
+        max_size=60,
+    ),
+    st.integers(0, 2**20),
+    st.integers(0, 2**20),
+    st.integers(0, 2**30),
+)
+def test_no_steps_make_a_prediction_negative_or_no_number(
+    taught: list[Step], prefill: int, decode: int, kv: int
+) -> None:
+    model = learn(StepModel(), taught, disturbed=False)
+    assert 0 <= model.predict_ms(prefill, decode, kv) < math.inf
+    assert 0 <= model.error <= 1
