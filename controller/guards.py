@@ -29,19 +29,20 @@ def toward(current: float, wanted: float, allowed: Range, dwelt: bool) -> float:
     """The next value on the way from `current` to `wanted`; `current` itself for no change.
 
     Cut at once, grow by `GROWTH` and only when `dwelt`, stay in the dead band, never leave the
-    range, never above the start value, whole numbers only, captured graph sizes where there are.
+    range, never above the start value. The way ends at a whole number, and at a captured graph
+    size where there are any.
     """
     if math.isnan(wanted):
         return current
     ceiling = min(allowed.maximum, allowed.start)
-    goal = min(max(wanted, allowed.minimum), ceiling)
+    goal = _snapped(max(wanted, allowed.minimum), allowed) if wanted < ceiling else ceiling
     if abs(goal - current) <= DEAD_BAND * current and goal != ceiling:
         return current
     if goal > current:
         if not dwelt:
             return current
-        goal = min(goal, max(current * GROWTH, current + 1))
-    return _snapped(goal, allowed)
+        goal = min(goal, float(math.floor(max(current * GROWTH, current + 1))))
+    return goal
 
 
 def _snapped(value: float, allowed: Range) -> float:
@@ -51,4 +52,4 @@ def _snapped(value: float, allowed: Range) -> float:
     (seed A10).
     """
     below = [size for size in allowed.sizes if allowed.minimum <= size <= value]
-    return float(max(below)) if below else float(math.floor(value))
+    return float(max(below)) if below else max(allowed.minimum, float(math.floor(value)))
