@@ -1,3 +1,6 @@
+import time
+from pathlib import Path
+
 import pytest
 
 from tests.vm.rig.command import RigError, run
@@ -23,3 +26,15 @@ def test_a_tool_that_fails_says_why(script: str, limit_s: float, cause: str) -> 
 def test_a_missing_tool_is_named() -> None:
     with pytest.raises(RigError, match="could not run no-such-tool: No such file"):
         run(["no-such-tool"], timeout_s=1)
+
+
+def test_a_tool_that_takes_too_long_is_asked_to_stop_with_its_children(tmp_path: Path) -> None:
+    script = f"trap 'touch {tmp_path}/asked; exit' TERM; sleep 300 & echo $! >{tmp_path}/pid; wait"
+    with pytest.raises(RigError, match="did not finish"):
+        run(["sh", "-c", script], timeout_s=1)
+    assert (tmp_path / "asked").exists()
+    child = Path("/proc") / (tmp_path / "pid").read_text().strip()
+    until = time.monotonic() + 10
+    while (child / "cmdline").exists() and (child / "cmdline").read_bytes():
+        assert time.monotonic() < until
+        time.sleep(0.01)
