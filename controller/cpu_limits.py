@@ -18,7 +18,7 @@ WEIGHT_FACTOR: Final = 10
 
 WEIGHT_DWELL_NS: Final = 250_000_000
 QUOTA_AFTER_NS: Final = 1_000_000_000
-"""How long the highest weight may fail to help before quotas come."""
+"""How long the highest weight may fail to help before quotas come; calm for as long is help."""
 
 BLAME_SHARE: Final = 0.5
 """Neighbours that used less CPU than this share of what the engine waited are not to blame."""
@@ -52,6 +52,8 @@ class CpuMemory:
     quota_ns: int = 0
     calm_ns: int | None = None
     """Since when nothing was at risk, None while something is."""
+    trouble_ns: int | None = None
+    """Since when neighbours take the CPU again and again, None after a calm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,8 @@ def _tighten(
     view: CpuView, memory: CpuMemory, signals: Signals
 ) -> tuple[CpuMemory, Proposal | None]:
     now_ns = signals.now_ns
+    if memory.trouble_ns is None:
+        memory = replace(memory, trouble_ns=now_ns)
     reason = (
         f"neighbours held the CPU for {signals.neighbour_pressure:.0%} of the time the engine"
         " wanted it"
@@ -95,7 +99,8 @@ def _tighten(
             raised = min(view.max_weight, weight * WEIGHT_FACTOR)
             changed = replace(memory, weight=raised, weight_ns=now_ns)
             return changed, Proposal((SetWeight(raised, weight),), reason)
-    if now_ns - memory.weight_ns < QUOTA_AFTER_NS or now_ns - memory.quota_ns < QUOTA_DWELL_NS:
+    failing_since_ns = max(memory.weight_ns, memory.trouble_ns or now_ns)
+    if now_ns - failing_since_ns < QUOTA_AFTER_NS or now_ns - memory.quota_ns < QUOTA_DWELL_NS:
         return memory, None
     used_ns = sum(each.used_cores for each in view.neighbours) * signals.window_ns
     if used_ns < BLAME_SHARE * signals.kernel.wait_other_ns:
@@ -105,8 +110,9 @@ def _tighten(
     for each in view.neighbours:
         old = quotas.get(each.name)
         # what it uses now, not what it may use: a quota above use changes nothing
-        cut = max(each.min_cores, QUOTA_CUT * min(each.used_cores, old or view.cpus))
-        if each.used_cores > QUIET_CORES / 2 and (old is None or cut < old):
+        most = min(each.used_cores, old or view.cpus)
+        cut = max(each.min_cores, QUOTA_CUT * most)
+        if each.used_cores > QUIET_CORES / 2 and cut < most:
             quotas[each.name] = cut
             actions.append(SetQuota(each.name, cut, old))
     if not actions:
@@ -118,6 +124,8 @@ def _tighten(
 def _relax(view: CpuView, memory: CpuMemory, signals: Signals) -> tuple[CpuMemory, Proposal | None]:
     now_ns = signals.now_ns
     calm_for_ns = now_ns - (memory.calm_ns if memory.calm_ns is not None else now_ns)
+    if memory.trouble_ns is not None and calm_for_ns >= QUOTA_AFTER_NS:
+        memory = replace(memory, trouble_ns=None)
     if memory.quotas:
         if calm_for_ns < RELAX_AFTER_NS or now_ns - memory.quota_ns < RELAX_EVERY_NS:
             return memory, None
