@@ -1,5 +1,6 @@
 """The engine's batching: prefill budget and running cap, from the step model under the guards."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -16,6 +17,9 @@ from controller.step_model import StepModel
 
 BUDGET: Final = "max_batched_tokens"
 RUNNING: Final = "max_running"
+
+SPARE: Final = 2
+"""A running cap this many times what is there binds nothing, and moves with every request."""
 
 BLIND_CUT: Final = 0.7
 """Without a trusted model a batch that is too large is cut by this, as AIMD would."""
@@ -54,8 +58,11 @@ def decide_batch(
     engine = signals.engine
     if engine is None or cause in {Cause.NEIGHBOUR_CPU, Cause.OWN_QUOTA, Cause.NETWORK}:
         return memory, None
-    wanted = _wanted(view, memory, signals, engine, model, cause)
     dwelt = engine.steps - memory.changed_at_step >= DWELL_STEPS
+    if model.trusted:
+        wanted = _modelled(view, signals, engine, model)
+    else:
+        wanted = _blind(view, memory, cause, dwelt)
     old: dict[str, float] = {}
     new: dict[str, float] = {}
     point = dict(memory.point)
@@ -83,34 +90,30 @@ def _unchanged(memory: BatchMemory, old: Mapping[str, float]) -> dict[str, float
     return {name: value for name, value in memory.point.items() if name not in old}
 
 
-def _wanted(
-    view: BatchView,
-    memory: BatchMemory,
-    signals: Signals,
-    engine: EngineNow,
-    model: StepModel,
-    cause: Cause,
+def _modelled(
+    view: BatchView, signals: Signals, engine: EngineNow, model: StepModel
 ) -> dict[str, float]:
-    if not model.trusted:
-        return _blind(view, memory, cause)
     gap_ms, running = view.slo.gap_ms, engine.running
     # planned for those that run, not only those that generate yet: they soon will
     fits = prefill_budget(model, gap_ms, MARGIN, running, engine.kv_used)
     floor = rate_floor(model, signals.arrival_tokens_per_s, running, engine.kv_used)
     kv_per_seq = engine.kv_used / running if running else 0.0
+    cap = running_cap(model, gap_ms, MARGIN, kv_per_seq, engine.kv_total)
     return {
         # the budget counts one token for each sequence that generates
         BUDGET: running + max(fits, floor),
-        RUNNING: running_cap(model, gap_ms, MARGIN, kv_per_seq, engine.kv_total),
+        RUNNING: cap if cap < SPARE * (running + engine.waiting) else math.inf,
     }
 
 
-def _blind(view: BatchView, memory: BatchMemory, cause: Cause) -> dict[str, float]:
-    knob = view.knobs.get(BUDGET)
-    if knob is None:
+def _blind(view: BatchView, memory: BatchMemory, cause: Cause, dwelt: bool) -> dict[str, float]:
+    """One long step is seen by many streams, one after another: it is to be cut for once."""
+    wanted = {name: view.knobs[name].start for name in (BUDGET, RUNNING) if name in view.knobs}
+    if cause is not Cause.BATCH:
+        return wanted
+    if not dwelt or BUDGET not in wanted:
         return {}
-    current = memory.point.get(BUDGET, knob.start)
-    return {BUDGET: current * BLIND_CUT if cause is Cause.BATCH else knob.start}
+    return {BUDGET: memory.point.get(BUDGET, wanted[BUDGET]) * BLIND_CUT}
 
 
 def _range(view: BatchView, knob: Knob) -> Range:
