@@ -1,0 +1,56 @@
+"""An engine and its neighbours for each module; a place for sitsd for each test."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from bpf.features import Features
+from tests.engines.reference_process import Running
+from tests.kernel.conftest import MakeGroup, TwinGroup
+
+from .rig import Site, engine_in
+
+NEIGHBOURS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """An engine in a cgroup, and cgroups of the same weight beside it."""
+
+    engine: Running
+    group: TwinGroup
+    neighbours: tuple[TwinGroup, ...]
+
+    def targets(self, ttft_ms: float = 60_000, gap_ms: float = 30_000, more: str = "") -> str:
+        """The policy's tables for them; the SLO is one that is always met unless given."""
+        text = f"""
+[engines.chat]
+cgroup = "/{self.group.cpu.name}"
+admin_socket = "{self.engine.admin}"
+slo = {{ ttft_ms = {ttft_ms}, gap_ms = {gap_ms} }}
+{more}
+"""
+        for number, each in enumerate(self.neighbours):
+            text += f'[neighbours.n{number}]\ncgroup = "/{each.cpu.name}"\n'
+        return text
+
+
+@pytest.fixture(scope="module")
+def node(make_cgroup: MakeGroup, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    group = make_cgroup("engine")
+    neighbours = tuple(make_cgroup(f"n{number}") for number in range(NEIGHBOURS))
+    with engine_in(group, tmp_path_factory.mktemp("engine")) as engine:
+        yield Node(engine, group, neighbours)
+
+
+@pytest.fixture
+def site(bpffs: Path, features: Features, tmp_path: Path) -> Iterator[Site]:
+    """A place of one test's own."""
+    if not features.can_stream:
+        pytest.skip(f"this kernel can't follow streams: {features}")
+    made = Site(tmp_path, bpffs / f"sits-{uuid4().hex[:12]}")
+    yield made
+    made.unload()

@@ -1,0 +1,38 @@
+import pytest
+
+from .conftest import Node
+from .rig import Site, becomes, load
+
+pytestmark = pytest.mark.kernel
+
+
+def test_streams_and_metrics_are_the_clients_own_count(node: Node, site: Site) -> None:
+    site.write(node.targets())
+    with site.sitsd() as sitsd:
+        sitsd.following()
+        with load(node.engine) as traffic:
+            traffic.grows_to(8)
+        assert traffic.failures == []
+        ended = len(traffic.seen)
+        streams = becomes(
+            lambda: (s := sitsd.api.streams("chat", 0, 100)["streams"])[ended - 1 :] and s
+        )
+        assert len(streams) == ended
+        assert {each["reason"] for each in streams} == {"complete"}
+        assert {each["path"] for each in streams} == {"/v1/completions"}
+        by_port = {
+            port: [s for s in traffic.seen if s.port == port]
+            for port in {s.port for s in traffic.seen}
+        }
+        for port, seen in by_port.items():
+            measured = [each for each in streams if each["remote_port"] == port]
+            assert [each["chunks"] for each in measured] == [each.chunks for each in seen]
+            for mine, theirs in zip(measured, seen, strict=True):
+                # the client starts its clock before the kernel does and stops it after
+                assert 0 < mine["ttft_ms"] <= theirs.ttft_ns / 1e6
+        assert sitsd.metric("sits_chunks_total", engine="chat") == traffic.chunks
+        assert sitsd.metric("sits_requests_total", engine="chat") == ended
+        assert sitsd.metric("sits_time_to_first_token_seconds_count", engine="chat") == ended
+        assert sitsd.metric("sits_chunk_gap_seconds_count", engine="chat") == traffic.chunks - ended
+        assert sitsd.metric("sits_streams_ended_total", engine="chat", reason="complete") == ended
+        assert sitsd.metric("sits_streams_good_total", engine="chat") == ended
