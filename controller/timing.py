@@ -15,7 +15,8 @@ class Timing:
 
     def add(self, duration_ns: int) -> None:
         """Count one duration."""
-        self._slots[slot_of(max(0, duration_ns))] += 1
+        duration_ns = max(0, duration_ns)
+        self._slots[slot_of(duration_ns)] += 1
         self._sum_ns += duration_ns
 
     def as_message(self) -> dict[str, Any]:

@@ -9,9 +9,11 @@ import json
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 Message = dict[str, Any]
+
+_READ_BYTES: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +71,20 @@ class Channel:
             self._outbox.clear()
 
     def receive(self) -> list[Message]:
-        """The messages there are now; `EOFError` when the other end is gone."""
+        """The messages there are now; `EOFError` when the other end is gone and all is read."""
+        received = 0
         while True:
             try:
-                data = self._sock.recv(1 << 16)
+                data = self._sock.recv(_READ_BYTES)
             except BlockingIOError:
                 break
             except ConnectionResetError:
                 data = b""
-            if not data:
+            if not data and not received:
                 raise EOFError("the other process is gone")
             self._inbox += data
-            if len(data) < 1 << 16:
+            received += len(data)
+            if len(data) < _READ_BYTES:
                 break
         *lines, self._inbox = self._inbox.split(b"\n")
         return [json.loads(line) for line in lines]
