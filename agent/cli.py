@@ -6,6 +6,7 @@ second should not pay for pictures.
 
 import io
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from agent.client import AgentClient, ClientError, RefusedError, UnreachableErro
 from controller.plain import plain
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
 POLICY_PATH: Final = Path("/etc/sits/policy.toml")
 DEFAULT_SOCKET: Final = Path("/run/sits/admin.sock")
@@ -57,8 +58,10 @@ def agent_setting(name: str, default: Path, policy_path: Path = POLICY_PATH) -> 
 
 
 def agent_client(socket_path: Path | None) -> AgentClient:
-    """The client of the agent at `socket_path`, or where the policy puts it."""
+    """The client of the agent at `socket_path`, else where the environment or the policy says."""
     given = socket_path or click.get_current_context().find_root().params["socket_path"]
+    if given is None and (named := os.environ.get("SITS_SOCKET")):
+        given = Path(named)
     return AgentClient(given or agent_setting("admin_socket", DEFAULT_SOCKET))
 
 
@@ -96,10 +99,14 @@ def print_answer(answer: Json, as_json: bool, render: Callable[[Any, Any], Any])
     from agent import show
     from agent.words import printable
 
-    console = plain_console()
-    with readable(), console.capture() as captured:
-        console.print(render(show, printable(answer)))
-    # The spaces that pad a table are of no use in a pipe.
+    with readable():
+        print_for_people(plain_console(), render(show, printable(answer)))
+
+
+def print_for_people(console: "Console", what: "RenderableType") -> None:
+    """Print `what`, without the spaces that pad tables: in a pipe they are of no use."""
+    with console.capture() as captured:
+        console.print(what)
     lines = captured.get().split("\n")
     click.echo("\n".join(line.rstrip() for line in lines), nl=False, color=True)
 

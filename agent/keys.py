@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 
 @contextmanager
 def keys() -> Iterator[Callable[[float], str]]:
-    """A function that waits some seconds for a key or a new size of the window; "" for no key.
+    """A function that waits some seconds for keys or a new size of the window; "" for no key.
 
     Meanwhile the terminal gives keys one by one, and an end by SIGTERM restores it too.
     """
@@ -35,16 +35,16 @@ def keys() -> Iterator[Callable[[float], str]]:
             tty.setcbreak(keyboard)
             watched.append(keyboard)
 
-        def pressed(seconds: float) -> str:
+        def wait(seconds: float) -> str:
             ready, _, _ = select.select(watched, [], [], seconds)
             if woken in ready:
                 os.read(woken, 4096)
             if not ready or ready == [woken]:
                 return ""
             # At the end of the input there will be no key ever again; Ctrl-C still ends it.
-            key = os.read(watched[-1], 1)
-            if not key:
+            pressed = os.read(watched[-1], 4096)
+            if not pressed:
                 watched.pop()
-            return key.decode("latin-1")
+            return pressed.decode("latin-1")
 
-        yield pressed
+        yield wait

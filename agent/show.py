@@ -7,10 +7,10 @@ terminal raw.
 from collections.abc import Iterable, Sequence
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from agent.layout import also, bullets, cut, facts_of, heading, indent, table_of
 from agent.words import (
     CAUSE_STYLES,
     UNKNOWN,
@@ -42,18 +42,18 @@ def status(answer: Json) -> RenderableType:
     streams = "streams followed" if kernel["follows_streams"] else "streams not followed"
     loaded = "no programs" if kernel["loaded"] == "none" else f"programs {kernel['loaded']}"
     facts = [
-        ("kernel", f"{kernel['release']}, {loaded}, {streams}{_also(kernel['detail'])}"),
+        ("kernel", f"{kernel['release']}, {loaded}, {streams}{also(kernel['detail'])}"),
         ("controller", _controller(controller)),
         ("loop", _loop(loop)),
         ("losses", _losses(answer)),
     ]
-    parts = [head, _facts(facts)]
+    parts = [head, facts_of(facts)]
     if answer["engines"]:
-        parts += [_heading("engines"), _engine_rows(answer["engines"])]
+        parts += [heading("engines"), _engine_rows(answer["engines"])]
     if answer["neighbours"]:
-        parts += [_heading("neighbours"), _neighbour_rows(answer["neighbours"])]
+        parts += [heading("neighbours"), _neighbour_rows(answer["neighbours"])]
     problems = answer["problems"]
-    parts += [_heading("problems"), _list(problems)] if problems else [Text("no problems")]
+    parts += [heading("problems"), bullets(problems)] if problems else [Text("no problems")]
     return Group(*parts)
 
 
@@ -95,13 +95,13 @@ def events(items: Sequence[Json]) -> RenderableType:
     """Events, oldest first."""
     if not items:
         return Text("no events")
-    table = _table("TIME", "EVENT", "SUBJECT", "DETAIL")
+    table = table_of("TIME", "EVENT", "SUBJECT", "DETAIL")
     for item in reversed(items):
         detail = ", ".join(f"{name} {what}" for name, what in item["detail"].items())
         table.add_row(
             clock(item["wall_ns"] / 1e9),
-            _cut(Text(item["kind"])),
-            _cut(Text(item["subject"])),
+            cut(Text(item["kind"])),
+            cut(Text(item["subject"])),
             Text(detail),
         )
     return table
@@ -120,20 +120,20 @@ def explain(answer: Json) -> RenderableType:
                 cause_text(item["cause"]),
                 Text(item["meaning"]),
             )
-        parts += [_heading(f"causes, last {figure(answer['seconds'])} s"), _indent(rows)]
+        parts += [heading(f"causes, last {figure(answer['seconds'])} s"), indent(rows)]
     if answer["evidence"]:
-        parts += [_heading("evidence"), _indent(_evidence(answer["evidence"]))]
+        parts += [heading("evidence"), indent(_evidence(answer["evidence"]))]
     if answer["culprits"]:
         rows = Table.grid(padding=(0, 2))
         for item in answer["culprits"]:
             waited = f"{figure(item['wait_ms'])} ms in {item['waits']} waits"
             rows.add_row(Text(item["command"]), Text(waited), Text(item["cgroup"]))
-        parts += [_heading("who had the CPU"), _indent(rows)]
+        parts += [heading("who had the CPU"), indent(rows)]
     if answer["slow_streams"]:
-        parts += [_heading("slow streams"), _indent(_stream_rows(answer["slow_streams"]))]
+        parts += [heading("slow streams"), indent(_stream_rows(answer["slow_streams"]))]
     if answer["decisions"]:
         done = decisions(answer["decisions"], reasons=True)
-        parts += [_heading("what was done about it"), _indent(done)]
+        parts += [heading("what was done about it"), indent(done)]
     return Group(*parts)
 
 
@@ -172,33 +172,33 @@ def _losses(answer: Json) -> str:
     return ", ".join(lost) or "none"
 
 
-def _engine_rows(items: Iterable[Json]) -> RenderableType:
-    table = _table("ENGINE", "GOOD", "TTFT p50/p99 ms", "GAP p50/p99 ms", "RUN", "WAIT", "CAUSE")
+def _engine_rows(items: Sequence[Json]) -> RenderableType:
+    table = table_of("ENGINE", "GOOD", "TTFT p50/p99 ms", "GAP p50/p99 ms", "RUN", "WAIT", "CAUSE")
     for item in items:
-        table.add_row(
-            _cut(Text(item["name"])),
-            good_text(item),
-            against_slo(item["ttft_ms"], item["slo"]["ttft_ms"]),
-            against_slo(item["gap_ms"], item["slo"]["gap_ms"]),
-            figure(item["running"]),
-            figure(item["waiting"]),
-            cause_text(item["cause"])
-            if item["found"]
-            else Text(f"not found{_also(item['detail'])}"),
-        )
-    return _indent(table)
+        if item["found"]:
+            table.add_row(
+                cut(Text(item["name"])),
+                good_text(item),
+                against_slo(item["ttft_ms"], item["slo"]["ttft_ms"]),
+                against_slo(item["gap_ms"], item["slo"]["gap_ms"]),
+                figure(item["running"]),
+                figure(item["waiting"]),
+                cause_text(item["cause"]),
+            )
+    lost = [_engine(item) for item in items if not item["found"]]
+    return indent(Group(*([table] if table.rows else []), *lost))
 
 
 def _neighbour_rows(items: Iterable[Json]) -> RenderableType:
     rows = Table.grid(padding=(0, 2))
     for item in items:
         rows.add_row(Text(item["name"]), Text(cores(item)), Text(item["cgroup"] or ""))
-    return _indent(rows)
+    return indent(rows)
 
 
 def _engine(item: Json) -> RenderableType:
     if not item["found"]:
-        return Text.assemble((item["name"], "bold"), f": not found{_also(item['detail'])}")
+        return Text.assemble((item["name"], "bold"), f": not found{also(item['detail'])}")
     known = item["engine"]
     head = [f"{known['name']} {known['version']}"] if known else []
     head += [f"pid {', '.join(map(str, item['pids']))}"] if item["pids"] else []
@@ -229,12 +229,12 @@ def _engine(item: Json) -> RenderableType:
     facts += [("knobs", _knobs(item["knobs"]))] if item["knobs"] else []
     weight = item["cpu_weight"]
     facts += [("CPU weight", f"{weight['value']} (base {weight['base']})")] if weight else []
-    facts.append(("admin", f"{item['admin']['state']}{_also(item['admin']['detail'])}"))
+    facts.append(("admin", f"{item['admin']['state']}{also(item['admin']['detail'])}"))
     facts += [("model", _model(item["model"]))] if item["model"] else []
     facts.append(("totals", ", ".join(f"{name} {count}" for name, count in totals.items())))
     facts += [("cgroup", item["cgroup"])] if item["cgroup"] else []
-    title = Text.assemble((item["name"], "bold"), f"  {', '.join(head)}{_also(item['detail'])}")
-    return Group(title, _facts(facts))
+    title = Text.assemble((item["name"], "bold"), f"  {', '.join(head)}{also(item['detail'])}")
+    return Group(title, facts_of(facts))
 
 
 def _latency(quantiles: Json, slo_ms: float | None) -> Text:
@@ -272,63 +272,20 @@ def _evidence(evidence: Json) -> Text:
 
 
 def _stream_rows(items: Iterable[Json]) -> Table:
-    table = _table("ENDED", "TTFT ms", "GAP ms", "CHUNKS", "RESULT", "PATH", "CLIENT")
+    table = table_of("ENDED", "TTFT ms", "GAP ms", "CHUNKS", "RESULT", "PATH", "CLIENT")
     for item in items:
-        result = Text("good", "green") if item["good"] else cause_text(item["cause"])
-        if item["reason"] != "complete":
-            result.append(f", {item['reason']}", "default")
+        result = cause_text(item["cause"])
+        if item["good"]:
+            result = Text("good", "green")
+        elif item["reason"] != "complete":
+            result = Text(item["reason"], "bold")
         table.add_row(
             clock(item["ended_unix_s"]),
             figure(item["ttft_ms"]),
             figure(item["gap_max_ms"]),
             figure(item["chunks"]),
             result,
-            _cut(Text(item["path"])),
-            _cut(Text(item["remote"])),
+            cut(Text(item["path"])),
+            cut(Text(item["remote"])),
         )
     return table
-
-
-def _table(*names: str) -> Table:
-    """A table without lines, figures to the right; where it is too wide, text gives way first."""
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    for name in names:
-        figures = name.endswith(" ms") or name in ("GOOD", "RUN", "WAIT", "CHUNKS")
-        table.add_column(
-            name,
-            justify="right" if figures else "left",
-            no_wrap=figures or name in ("TIME", "ENDED", "RESULT"),
-        )
-    return table
-
-
-def _cut(text: Text) -> Text:
-    """`text` on one line, its end cut where there is no room."""
-    text.no_wrap, text.overflow = True, "ellipsis"
-    return text
-
-
-def _facts(facts: Iterable[tuple[str, str | Text]]) -> RenderableType:
-    rows = Table.grid(padding=(0, 2))
-    for name, fact in facts:
-        rows.add_row(Text(name, "dim"), fact if isinstance(fact, Text) else Text(fact))
-    return _indent(rows)
-
-
-def _heading(text: str) -> Text:
-    return Text(text, "bold")
-
-
-def _list(items: Iterable[str]) -> RenderableType:
-    rows = Table.grid(padding=(0, 1))
-    for item in items:
-        rows.add_row(Text("!", "bold red"), Text(item))
-    return _indent(rows)
-
-
-def _indent(part: RenderableType) -> RenderableType:
-    return Padding(part, (0, 0, 0, 2), expand=False)
-
-
-def _also(detail: str) -> str:
-    return f": {detail}" if detail else ""

@@ -22,6 +22,7 @@ from agent.cli import (
     fail,
     plain_console,
     print_answer,
+    print_for_people,
     print_json,
     readable,
 )
@@ -35,10 +36,9 @@ _SOCKET: Final = click.option(
     "--socket",
     "socket_path",
     type=click.Path(path_type=Path),
-    envvar="SITS_SOCKET",
-    show_envvar=True,
     metavar="PATH",
-    help=f"The agent's admin socket. [default: that of {POLICY_PATH}, or {DEFAULT_SOCKET}]",
+    help="The agent's admin socket. [default: $SITS_SOCKET, else that of"
+    f" {POLICY_PATH}, else {DEFAULT_SOCKET}]",
 )
 _JSON: Final = click.option(
     "--json", "as_json", is_flag=True, help="Print the agent's answer as JSON, unchanged."
@@ -156,12 +156,13 @@ def mode(mode: str | None, reason: str, socket_path: Path | None, as_json: bool)
 
     observe: measure. shadow: also decide, and write it down. control: also act.
     """
-    with asking(socket_path) as agent:
-        answer = agent.set_mode(mode, reason) if mode else {"mode": agent.status().get("mode")}
+    with asking(socket_path) as agent, readable():
+        answer = agent.set_mode(mode, reason) if mode else {"mode": agent.status()["mode"]}
+        now = answer["mode"]
     if as_json:
         print_json(answer)
     else:
-        click.echo(f"mode {'is now' if mode else 'is'} {plain(str(answer.get('mode')))}")
+        click.echo(f"mode {'is now' if mode else 'is'} {plain(str(now))}")
 
 
 @main.command()
@@ -177,8 +178,9 @@ def doctor(socket_path: Path | None, as_json: bool) -> None:
         answer, trouble = agent_client(socket_path).doctor(), ""
     except ClientError as error:
         answer, trouble = {"findings": _probe()}, str(error)
-    findings = answer.get("findings", [])
-    missing = [item for item in findings if not item["ok"]]
+    with readable():
+        findings = list(answer["findings"])
+        missing = [item for item in findings if not item["ok"]]
     agent = {
         "name": "sitsd",
         "ok": not trouble,
@@ -218,9 +220,9 @@ def top(interval: float, once: bool, socket_path: Path | None, as_json: bool) ->
         from agent.top import look, watch
 
         console = plain_console()
-        if once or not console.is_terminal or console.is_dumb_terminal:
+        if once or not sys.stdout.isatty() or console.is_dumb_terminal:
             with readable():
-                console.print(look(agent))
+                print_for_people(console, look(agent))
             return
         with readable():
             try:
@@ -268,10 +270,11 @@ def show_policy(socket_path: Path | None, as_json: bool) -> None:
     if as_json:
         print_json(answer)
         return
-    fields = dict(answer)
-    click.echo(plain(f"# {fields.pop('source', None)}"))
-    for line in _toml(fields):
-        click.echo(line)
+    with readable():
+        fields = dict(answer)
+        lines = [f"# {fields.pop('source')}", *_toml(fields)]
+    for line in lines:
+        click.echo(plain(line))
 
 
 def _probe() -> list[Json]:
@@ -287,7 +290,7 @@ def _toml(fields: Json, prefix: str = "") -> Iterator[str]:
         if isinstance(value, dict):
             yield from _toml(value, f"{prefix}{name}.")
         elif value is not None:
-            yield plain(f"{prefix}{name} = {json.dumps(value)}")
+            yield f"{prefix}{name} = {json.dumps(value)}"
 
 
 if __name__ == "__main__":

@@ -5,8 +5,9 @@
 
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Final
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -15,6 +16,7 @@ from rich.text import Text
 
 from agent.client import AgentClient, ClientError
 from agent.keys import keys
+from agent.layout import ends, row_of
 from agent.words import (
     CAUSE_STYLES,
     UNKNOWN,
@@ -85,7 +87,7 @@ def watch(agent: AgentClient, console: Console, interval_s: float) -> None:
             due = time.monotonic() + interval_s
             live.update(frame(status, history, notice), refresh=True)
             while (left := due - time.monotonic()) > 0:
-                if pressed(left) in ("q", "Q"):
+                if not {"q", "Q"}.isdisjoint(pressed(left)):
                     return
                 live.refresh()  # a key or a new size: the same, fitted again
             try:
@@ -159,7 +161,7 @@ class _Frame:
             left.append(f" · loop p99 {figure(loop['tick_ms']['p99'])} ms")
         left.append(f" · up {duration(self.status['uptime_s'])}")
         problems = ([self.notice] if self.notice else []) + self.status["problems"]
-        lines = [_ends(left, Text(clock(time.time()), "dim"), width)]
+        lines = [ends(left, Text(clock(time.time()), "dim"), width)]
         lines += [Text.assemble(("! ", "bold red"), item) for item in problems[:_PROBLEMS]]
         if len(problems) > _PROBLEMS:
             lines[-1].append(f" (+{len(problems) - _PROBLEMS} more)")
@@ -204,7 +206,7 @@ def _columns(width: int) -> list[int]:
 
 def _engine_head(width: int) -> Text:
     names = ("ENGINE", "GOOD", "TTFT p50/p99 ms", "GAP p50/p99 ms", "RUN+Q", "PRESSURE", "CAUSE")
-    return _row([Text(name, "dim") for name in names], _columns(width))
+    return row_of([Text(name, "dim") for name in names], _columns(width))
 
 
 def _engine_row(engine: Json, width: int) -> Text:
@@ -221,7 +223,7 @@ def _engine_row(engine: Json, width: int) -> Text:
         Text(UNKNOWN) if pressure is None else _pressure(pressure["value"]),
         cause_text(engine["cause"]),
     ]
-    return _row(cells, _columns(width))
+    return row_of(cells, _columns(width))
 
 
 def _pressure(share: float) -> Text:
@@ -236,17 +238,25 @@ def _chart(name: str, past: list[float | None], slo: float, width: int) -> tuple
     """
     points = max(1, width - _LABEL - 2)
     shown = past[-points:]
-    upper = Text(f"{f'SLO {figure(slo)}':<{_LABEL}} ", "dim")
-    lower = Text(f"{name:<{_LABEL}} ", "dim")
-    for number in [None] * (points - len(shown)) + shown:
-        times = 0.0 if number is None else number / slo
-        style = "red" if times > 1 else "green"
-        if times > 1:
-            upper.append(_LEVELS[max(1, min(8, round((times - 1) * 8)))], style)
+    columns = [None] * (points - len(shown)) + shown
+    upper = Text(f"{f'SLO {figure(slo)}':<{_LABEL}} ")
+    lower = Text(f"{name:<{_LABEL}} ")
+    upper.stylize("dim")
+    lower.stylize("dim")
+    # Runs of one style, not cells: an eighth of the bytes, which a slow line will notice.
+    for over, run in groupby(columns, lambda number: number is not None and number > slo):
+        times = [0.0 if number is None else number / slo for number in run]
+        if over:
+            upper.append("".join(_column(item - 1) for item in times), "red")
         else:
-            upper.append(".", "dim")
-        lower.append(" " if number is None else _LEVELS[max(1, min(8, round(times * 8)))], style)
-    return Text.assemble(upper, " "), Text.assemble(lower, " ")
+            upper.append("." * len(times), "dim")
+        lower.append("".join(map(_column, times)), "red" if over else "green")
+    return upper.append(" "), lower.append(" ")
+
+
+def _column(share: float) -> str:
+    """A share of one row's height; what is there at all is seen."""
+    return _LEVELS[max(1, min(8, round(share * 8)))] if share > 0 else " "
 
 
 def _neighbour_lines(neighbours: Sequence[Json], most: int) -> list[Text]:
@@ -261,7 +271,7 @@ def _neighbour_lines(neighbours: Sequence[Json], most: int) -> list[Text]:
             Text(cores(item), "yellow" if held else ""),
             Text(gauge, "yellow"),
         ]
-        row = _row(cells, [16, 18, 5])
+        row = row_of(cells, [16, 18, 5])
         row.pad_right(max(0, 41 - row.cell_len))
         lines.append(row.append(f" {item['cgroup'] or ''}", "dim"))
     if len(shown) < len(neighbours):
@@ -278,22 +288,3 @@ def _decision_line(item: Json) -> Text:
         f"{what} ",
         ack_text(item),
     )
-
-
-def _row(cells: Iterable[Text], widths: Iterable[int]) -> Text:
-    """Cells cut or padded to their widths; a negative width puts its cell to the right."""
-    fitted = []
-    for cell, width in zip(cells, widths, strict=True):
-        text = cell.copy()
-        text.truncate(abs(width), overflow="ellipsis")
-        text.align("right" if width < 0 else "left", abs(width))
-        fitted.append(text)
-    row = Text(" ").join(fitted)
-    row.rstrip()
-    return row
-
-
-def _ends(left: Text, right: Text, width: int) -> Text:
-    """Both on one line, at its two ends; the left one is cut if need be."""
-    left.truncate(max(0, width - right.cell_len - 1), overflow="ellipsis", pad=True)
-    return Text.assemble(left, " ", right)

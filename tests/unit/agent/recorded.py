@@ -11,7 +11,7 @@ from agent.api import JsonObject, admin_app
 from agent.http import unix_server
 from controller.policy import Mode, parse_policy
 
-WALL_NS = 1_785_922_800_123_000_000
+WALL_NS = 1_741_081_200_123_000_000
 CGROUP = "/system.slice/chat.service"
 POLICY = """
 mode = "control"
@@ -178,7 +178,7 @@ def stream(seq: int, **changes: Any) -> JsonObject:
         "reason": "complete",
         "good": True,
         "cause": "none",
-        "ended_unix_s": 1_785_922_800.5 + seq,
+        "ended_unix_s": WALL_NS / 1e9 + seq,
         "duration_ms": 2904.1,
     } | changes
 

@@ -1,0 +1,540 @@
+"""The command, in process and as a process, against the real API over a recorded view."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from wsgiref.types import StartResponse, WSGIEnvironment
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from agent.api import ApiError, JsonObject
+from agent.cli import DEFAULT_PIN_DIR, DEFAULT_SOCKET, agent_setting
+from agent.http import answer_json, unix_server
+from agent.sitsctl import main
+from bpf.features import findings, open_libbpf, probe
+from controller.policy import Agent, parse_policy
+from tests.unit.agent.recorded import (
+    CGROUP,
+    DECISIONS,
+    EVENTS,
+    EXPLAIN,
+    FINDINGS,
+    STREAMS,
+    UNSEEN,
+    RecordedView,
+    served,
+    stream,
+)
+
+HOSTILE = "\x1b[31mred\x07\nnext\u202e[bold]b[/bold]:smile:"
+ASKING = [
+    ["status"], ["engines"], ["streams"], ["explain"], ["journal"], ["mode"], ["doctor"],
+    ["policy", "show"], ["top"],
+]  # fmt: skip
+
+
+@dataclass(slots=True)
+class Setting:
+    """A view, and the API over it at a socket."""
+
+    view: RecordedView
+    path: Path
+
+    def run(self, *arguments: str) -> Result:
+        return CliRunner().invoke(
+            main, arguments, env={"SITS_SOCKET": str(self.path)}, prog_name="sitsctl"
+        )
+
+    def lines(self, *arguments: str) -> list[str]:
+        result = self.run(*arguments)
+        assert result.exception is None or isinstance(result.exception, SystemExit)
+        return result.stdout.splitlines()
+
+
+@pytest.fixture
+def setting(tmp_path: Path) -> Iterator[Setting]:
+    view = RecordedView()
+    with served(view, tmp_path / "admin.sock") as path:
+        yield Setting(view, path)
+
+
+def process(
+    *arguments: str, socket_path: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """`sitsctl` as it is installed."""
+    given = {} if socket_path is None else {"SITS_SOCKET": str(socket_path)}
+    return subprocess.run(
+        [Path(sys.executable).with_name("sitsctl"), *arguments],
+        env={"PATH": os.environ["PATH"]} | given | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def imported_by(*arguments: str, socket_path: Path) -> set[str]:
+    """The top-level packages that a run of sitsctl imports."""
+    script = (
+        "import sys\nfrom agent.sitsctl import main\n"
+        "try:\n    main()\n"
+        "finally:\n    print(*{name.partition('.')[0] for name in sys.modules}, file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        env={"PATH": os.environ["PATH"], "SITS_SOCKET": str(socket_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return set(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (["status"], lambda view: view.status()),
+        (["engines"], lambda view: view.engines()),
+        (["streams", "-n", "2"], lambda view: view.streams(None, None, 2)),
+        (["streams", "chat", "--after", "1"], lambda view: view.streams("chat", 1, 20)),
+        (["explain", "--seconds", "5"], lambda view: view.explain("chat", 5.0)),
+        (["journal"], lambda view: view.journal(20, None, None)),
+        (["journal", "--events"], lambda view: view.journal(20, None, None)),
+        (["journal", "chat", "--before", "12"], lambda view: view.journal(20, "chat", 12)),
+        (["policy", "show"], lambda view: view.policy()),
+        (["doctor"], lambda view: view.doctor()),
+        (["top"], lambda view: view.status()),
+        (["mode", "shadow"], lambda _: {"mode": "shadow"}),
+        (["mode"], lambda _: {"mode": "control"}),
+    ],
+)
+def test_json_is_the_api_s_answer_unchanged(
+    setting: Setting, arguments: list[str], answer: Callable[[RecordedView], Any]
+) -> None:
+    result = setting.run(*arguments, "--json")
+    assert json.loads(result.stdout) == answer(setting.view)
+    assert result.stdout.count("\n") == 1
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize("arguments", ASKING)
+def test_every_command_fits_80_columns_without_escapes_when_piped(
+    setting: Setting, arguments: list[str]
+) -> None:
+    setting.view.state["engines"].append(UNSEEN)
+    extra = ["chat"] if arguments == ["explain"] else []
+    done = process(*arguments, *extra, socket_path=setting.path)
+    assert done.stderr == ""
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert "\x1b" not in done.stdout
+    assert not re.search("[─│┌┐└┘┏┓┗┛━┃]", done.stdout)
+
+
+def test_status_says_what_matters(setting: Setting) -> None:
+    text = "\n".join(setting.lines("status"))
+    for fact in (
+        "mode control", "up 2 h 4 min", "6.1.0-28-amd64", "pid 4121", "tick 17/17.6 ms",
+        "97.1%", "212/742 ≤ 800", "21/183 > 120", "neighbour_cpu", "1.52 of 1.50 cores",
+        "no problems",
+    ):  # fmt: skip
+        assert fact in text
+
+
+def test_status_with_problems_lists_them_and_ends_with_1(setting: Setting) -> None:
+    setting.view.state["problems"] = ["first thing", "second thing"]
+    result = setting.run("status")
+    assert result.exit_code == 1
+    assert "! first thing\n  ! second thing\n" in result.stdout
+    assert setting.run("status", "--json").exit_code == 1
+
+
+def test_status_of_an_agent_in_trouble_says_so(setting: Setting) -> None:
+    setting.view.state |= {
+        "controller": {"alive": False, "pid": None, "restarts": 1},
+        "loop": None,
+        "journal": {"dropped": 12, "error": "disk is full"},
+    }
+    setting.view.state["health"]["event_drops"] = 7
+    text = "\n".join(setting.lines("status"))
+    for fact in ("dead, 1 restart\n", "not running", "event_drops 7, journal rows 12, disk is"):
+        assert fact in text
+
+
+def test_status_of_an_empty_agent_is_short(setting: Setting) -> None:
+    setting.view.state |= {"engines": [], "neighbours": []}
+    lines = setting.lines("status")
+    assert not any("engines" in line or "neighbours" in line for line in lines)
+
+
+def test_engines_shows_knobs_against_their_start(setting: Setting) -> None:
+    text = " ".join("\n".join(setting.lines("engines")).split())
+    assert "max_batched_tokens 412 tokens (start 2048), max_running 16 requests" in text
+    assert "CPU weight 1024 (base 100)" in text
+    assert "gap p50 21.3 ms, p99 183 ms, SLO 120 ms" in text
+    assert "0.42 (queue 0.20, cpu 0.42)" in text
+
+
+def test_an_engine_not_found_says_why(setting: Setting) -> None:
+    setting.view.state["engines"] = [UNSEEN]
+    assert setting.lines("engines") == ["draft: not found: no unit draft.service"]
+    assert "not found: no unit draft.service" in "\n".join(setting.lines("status"))
+
+
+def test_an_engine_without_traffic_has_no_figures_and_no_nan(setting: Setting) -> None:
+    setting.view.state["engines"] = [UNSEEN | {"found": True, "detail": ""}]
+    text = "\n".join(setting.lines("engines") + setting.lines("status"))
+    assert "p50 –, p99 –" in text
+    assert "–/– ≤ 800" in text
+    assert "nan" not in text.lower()
+    assert "None" not in text
+
+
+def test_streams_says_which_were_good_and_what_was_wrong_with_the_rest(setting: Setting) -> None:
+    _, good, slow, cut = setting.lines("streams")
+    assert "good" in good
+    assert "neighbour_cpu" in slow
+    assert "311" in slow
+    assert "client_reset" in cut
+
+
+def test_explain_starts_with_the_verdict(setting: Setting) -> None:
+    lines = setting.lines("explain")
+    assert lines[0] == "chat was slow because other processes took the CPU it wanted."
+    text = "\n".join(lines)
+    for fact in (
+        "82%", "neighbour_pressure 0.41", "stress-ng", "512 ms in 1204 waits",
+        "max_batched_tokens 2048 → 412", "neighbours held the CPU for 41%",
+    ):  # fmt: skip
+        assert fact in text
+
+
+def test_explain_with_nothing_to_say_is_its_verdict(setting: Setting) -> None:
+    setting.view.explained |= {
+        "verdict": "chat kept its SLO.", "causes": [], "evidence": {}, "culprits": [],
+        "slow_streams": [], "decisions": [],
+    }  # fmt: skip
+    assert setting.lines("explain") == ["chat kept its SLO."]
+
+
+def test_explain_names_the_engines_if_there_are_several(setting: Setting) -> None:
+    setting.view.state["engines"].append(UNSEEN)
+    result = setting.run("explain")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "chat, draft" in result.stderr
+
+
+def test_the_journal_is_in_words_with_the_newest_at_the_end(setting: Setting) -> None:
+    lines = [line.strip() for line in setting.lines("journal")]
+    assert lines[1:3] == [f"{CGROUP} cpu_weight 100 → 1024", "/batch.slice cpu_quota none → 1.5"]
+    assert re.search(r"chat +control +batch +applied 212 µs$", lines[3])
+    assert lines[4:] == ["max_batched_tokens 2048 → 412"]
+
+
+def test_the_journal_tells_reasons_and_events_if_asked(setting: Setting) -> None:
+    text = " ".join("\n".join(setting.lines("journal", "--reasons")).split())
+    assert "neighbours held the CPU for 41% of the time the engine wanted it" in text
+    assert re.search(
+        r"engine_seen +chat +pids \[812, 833\]", setting.lines("journal", "--events")[1]
+    )
+
+
+def test_an_empty_journal_says_so(setting: Setting) -> None:
+    setting.view.decisions, setting.view.events = [], []
+    assert setting.lines("journal") == ["no decisions"]
+    assert setting.lines("journal", "--events") == ["no events"]
+
+
+def test_mode_changes_the_mode_and_passes_the_reason_on(setting: Setting) -> None:
+    assert setting.lines("mode", "observe", "--reason", "a test") == ["mode is now observe"]
+    assert setting.view.asked[-1] == ("set_mode", "observe", "a test")
+    assert setting.lines("mode") == ["mode is observe"]
+
+
+def test_an_unknown_mode_is_not_sent(setting: Setting) -> None:
+    result = setting.run("mode", "contrl")
+    assert (result.exit_code, setting.view.asked) == (2, [])
+    assert "observe" in result.stderr
+
+
+def test_what_the_agent_refuses_ends_with_2_and_what_fails_in_it_with_1(setting: Setting) -> None:
+    setting.view.raises = ApiError(409, "not now")
+    result = setting.run("status")
+    assert (result.exit_code, result.stderr) == (2, "sitsctl: sitsd: not now\n")
+    setting.view.raises = RuntimeError()
+    assert setting.run("status").exit_code == 1
+
+
+@pytest.mark.parametrize("arguments", [*ASKING, ["mode", "shadow"]])
+def test_without_an_agent_every_command_but_doctor_ends_with_3(
+    tmp_path: Path, arguments: list[str]
+) -> None:
+    if arguments == ["doctor"]:
+        return
+    missing = tmp_path / "no.sock"
+    for extra in ([], ["--json"]):
+        result = CliRunner().invoke(main, [*arguments, *extra, "--socket", str(missing)])
+        assert (result.exit_code, result.stdout) == (3, "")
+        assert result.stderr == (
+            f"sitsctl: could not reach sitsd at '{missing}': no such socket; is it running?"
+            " `systemctl status sitsd`\n"
+        )
+
+
+def test_the_socket_may_stand_before_or_after_and_wins_over_the_environment(
+    setting: Setting, tmp_path: Path
+) -> None:
+    environment = {"SITS_SOCKET": str(tmp_path / "none.sock")}
+    given = ["--socket", str(setting.path)]
+    for arguments in ([*given, "mode"], ["mode", *given], [*given, "policy", "show"]):
+        assert CliRunner().invoke(main, arguments, env=environment).exit_code == 0
+    assert CliRunner().invoke(main, ["mode"], env=environment).exit_code == 3
+
+
+def test_doctor_lists_what_is_missing_and_what_that_costs(setting: Setting) -> None:
+    result = setting.run("doctor")
+    assert result.exit_code == 1
+    ok, missing, cost, agent = result.stdout.splitlines()
+    assert ok.startswith("ok libbpf")
+    assert missing.startswith("-- bpffs")
+    assert cost.strip() == "so: counters start from zero when the agent does"
+    assert agent.startswith("ok sitsd")
+
+
+def test_doctor_ends_with_0_where_nothing_is_missing(setting: Setting) -> None:
+    del setting.view.findings[1]
+    assert setting.run("doctor").exit_code == 0
+
+
+def test_doctor_without_an_agent_looks_for_itself(tmp_path: Path) -> None:
+    missing = tmp_path / "no.sock"
+    result = CliRunner().invoke(main, ["doctor", "--json", "--socket", str(missing)])
+    *own, agent = json.loads(result.stdout)["findings"]
+    pin_dir = agent_setting("pin_dir", DEFAULT_PIN_DIR)
+    expected = list(findings(probe(open_libbpf()), pin_dir))
+    assert [(item["name"], item["ok"]) for item in own] == [
+        (item.name, item.ok) for item in expected
+    ]
+    assert (agent["name"], agent["ok"]) == ("sitsd", False)
+    assert str(missing) in agent["detail"]
+    assert result.exit_code == (3 if all(item.ok for item in expected) else 1)
+
+
+def test_policy_show_is_a_policy(setting: Setting) -> None:
+    shown = parse_policy("\n".join(setting.lines("policy", "show")), "shown").as_dict()
+    answer = setting.view.policy()
+    assert shown == {name: answer[name] for name in answer if name != "source"}
+
+
+def test_policy_check_says_what_a_policy_holds(tmp_path: Path) -> None:
+    file = tmp_path / "policy.toml"
+    file.write_text("[engines.chat]\nport = 8000\n")
+    result = CliRunner().invoke(main, ["policy", "check", str(file)])
+    assert (result.exit_code, result.stdout) == (
+        0,
+        f"{file}: holds: mode observe, 1 engine, 0 neighbours\n",
+    )
+
+
+def test_policy_check_names_every_problem(tmp_path: Path) -> None:
+    file = tmp_path / "policy.toml"
+    file.write_text("mode = 'x'\n[engines.chat]\nport = 0\n")
+    result = CliRunner().invoke(main, ["policy", "check", str(file)])
+    assert (result.exit_code, result.stdout) == (1, "")
+    first, second = result.stderr.splitlines()
+    assert first.startswith(f"sitsctl: {file}:1: mode: ")
+    assert second.startswith(f"sitsctl: {file}:3: engines.chat.port: ")
+    result = CliRunner().invoke(main, ["policy", "check", str(file), "--json"])
+    answer = json.loads(result.stdout)
+    assert (result.exit_code, answer["ok"], len(answer["problems"])) == (1, False, 2)
+
+
+def test_policy_check_of_a_missing_file_says_so(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["policy", "check", str(tmp_path / "none.toml")])
+    assert (result.exit_code, "no such file" in result.stderr) == (1, True)
+
+
+def test_the_default_socket_and_pin_directory_are_the_policy_s() -> None:
+    assert (Agent().admin_socket, Agent().pin_dir) == (DEFAULT_SOCKET, DEFAULT_PIN_DIR)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('[agent]\nadmin_socket = "/x/y"\n', "/x/y"),
+        ('mode = 7\n[agent]\nadmin_socket = "/x/y"\nnope = 1\n', "/x/y"),
+        ("[agent]\nadmin_socket = 7\n", "/default"),
+        ("agent = 7\n", "/default"),
+        ("", "/default"),
+        ("[agent", "/default"),
+        ("\0", "/default"),
+    ],
+)
+def test_the_socket_is_read_from_a_policy_that_says_it(
+    tmp_path: Path, text: str, expected: str
+) -> None:
+    file = tmp_path / "policy.toml"
+    file.write_text(text)
+    assert agent_setting("admin_socket", Path("/default"), file) == Path(expected)
+    assert agent_setting("admin_socket", Path("/d"), tmp_path / "none") == Path("/d")
+
+
+@pytest.mark.parametrize("arguments", ASKING)
+@pytest.mark.parametrize("force_color", [False, True])
+def test_hostile_text_is_escaped(setting: Setting, arguments: list[str], force_color: bool) -> None:
+    view = setting.view
+    engine, neighbour = view.state["engines"][0], view.state["neighbours"][0]
+    engine |= {"detail": HOSTILE, "cgroup": HOSTILE, "cause": HOSTILE, "cause_meaning": HOSTILE}
+    engine["engine"] = {"name": HOSTILE, "version": HOSTILE, "instance": HOSTILE}
+    engine["evidence"] = {HOSTILE: 1.0}
+    engine["knobs"] = {HOSTILE: {"value": 1, "start": 2, "unit": HOSTILE, "held": True}}
+    neighbour |= {"name": HOSTILE, "cgroup": HOSTILE}
+    view.state |= {"problems": [HOSTILE], "mode": HOSTILE}
+    view.state["kernel"]["detail"] = HOSTILE
+    view.ended = [stream(1, path=HOSTILE, cause=HOSTILE, reason=HOSTILE, remote=HOSTILE)]
+    view.explained["verdict"] = HOSTILE
+    view.explained["culprits"][0] |= {"command": HOSTILE, "cgroup": HOSTILE}
+    view.findings[0]["detail"] = view.findings[1]["cost"] = HOSTILE
+    for decision in view.decisions:
+        decision |= {"engine": HOSTILE, "cause": HOSTILE, "reason": HOSTILE, "ack": HOSTILE}
+        decision["action"][0] |= {"target": HOSTILE, "knob": HOSTILE, "to": HOSTILE}
+    environment = {"SITS_SOCKET": str(setting.path)}
+    if force_color:
+        environment |= {"FORCE_COLOR": "1", "TERM": "xterm"}
+    done = CliRunner().invoke(main, arguments, env=environment, color=True)
+    assert done.stderr == ""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)
+    assert (text != done.stdout) is (
+        force_color and arguments not in (["mode"], ["policy", "show"])
+    )
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f\u202e]", text)
+    if arguments != ["policy", "show"]:
+        joined = re.sub(r"\s", "", text)
+        assert r"\x1b[31mred" in joined or r"\x1b[3" in joined  # cut where there is no room
+        assert "😄" not in text
+    if force_color:
+        assert "\x1b[31mred" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("environment", "coloured"),
+    [
+        ({"FORCE_COLOR": "1", "TERM": "xterm"}, True),
+        ({"FORCE_COLOR": "1", "TERM": "xterm", "NO_COLOR": "1"}, False),
+        ({"TERM": "xterm"}, False),
+    ],
+)
+def test_colour_is_for_those_who_want_it(
+    setting: Setting, environment: dict[str, str], coloured: bool
+) -> None:
+    done = process("status", socket_path=setting.path, **environment)
+    assert bool(re.search(r"\x1b\[[0-9;]*3[0-9]m", done.stdout)) is coloured
+
+
+@pytest.mark.parametrize("arguments", [["status"], ["explain"], ["top"]])
+def test_output_to_an_ascii_terminal_does_not_fail(setting: Setting, arguments: list[str]) -> None:
+    done = process(*arguments, socket_path=setting.path, PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("arguments", ASKING)
+@pytest.mark.parametrize(
+    "answer",
+    [{}, {"engines": 7, "problems": []}, {"streams": [1], "decisions": [1], "findings": [1]}],
+)
+def test_an_answer_that_makes_no_sense_is_no_traceback(
+    tmp_path: Path, arguments: list[str], answer: JsonObject
+) -> None:
+    def odd(_: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        return answer_json(start_response, 200, answer)
+
+    path = tmp_path / "odd.sock"
+    with unix_server(path, odd):
+        result = CliRunner().invoke(main, [*arguments, "--socket", str(path)])
+    assert isinstance(result.exception, SystemExit)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("sitsctl: could not read the agent's answer: ")
+
+
+def test_help_names_commands_and_exit_codes() -> None:
+    done = process("--help")
+    assert done.returncode == 0
+    assert isinstance(main, click.Group)
+    for name in main.commands:
+        assert re.search(rf"^  {name} ", done.stdout, re.MULTILINE)
+    words = " ".join(done.stdout.split())
+    for code in ("0 all is well", "1 something is wrong", "2 the command", "3 the agent"):
+        assert code in words
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["status", "--json"], ["journal", "--json"]])
+def test_what_is_not_needed_is_not_imported(setting: Setting, arguments: list[str]) -> None:
+    imported = imported_by(*arguments, socket_path=setting.path)
+    assert "click" in imported
+    assert imported.isdisjoint({"rich", "psutil", "prometheus_client", "numpy", "tomllib"})
+
+
+def test_rich_is_imported_where_people_read(setting: Setting) -> None:
+    assert "rich" in imported_by("status", socket_path=setting.path)
+
+
+ROOT = Path(__file__).parents[3]
+DOC = (ROOT / "docs/sitsctl.md").read_text()
+
+
+def without_clock(text: str) -> str:
+    """`text` without the time of day at the end of a line, which `top` shows."""
+    return re.sub(r"\d\d:\d\d:\d\d$", "HH:MM:SS", text, flags=re.MULTILINE)
+
+
+def test_the_documentation_s_examples_are_what_the_command_prints(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    examples = re.findall(r"```console\n\$ sitsctl (.*)\n((?:.*\n)*?)```", DOC)
+    assert len(examples) == 12
+    for command, output in examples:
+        done = process(*shlex.split(command), socket_path=setting.path, TZ="UTC")
+        assert without_clock(done.stdout + done.stderr) == without_clock(output), command
+
+
+def test_the_documentation_names_every_command_and_exit_code() -> None:
+    assert isinstance(main, click.Group)
+    assert set(main.commands) <= set(re.findall(r"^## (.*)$", DOC, re.MULTILINE))
+    assert {"0", "1", "2", "3"} == set(re.findall(r"^\| (\d) \|", DOC, re.MULTILINE))
+
+
+def test_the_documentation_names_every_field_of_every_answer() -> None:
+    view = RecordedView()
+    by_name = {"knobs", "evidence", "signals"}
+    names: set[str] = set()
+
+    def collect(value: Any) -> None:
+        if isinstance(value, list):
+            for item in value:
+                collect(item)
+        elif isinstance(value, dict):
+            for name, item in value.items():
+                names.add(name)
+                if name == "knobs":
+                    collect(list(item.values()))
+                elif name not in by_name:
+                    collect(item)
+
+    collect(
+        [view.status(), STREAMS, EXPLAIN, FINDINGS]
+        + [item | {"detail": None} for item in EVENTS]
+        + DECISIONS
+    )
+    assert {
+        name for name in names if not re.search(rf"`{name}`|\b{name} and\b|and {name}", DOC)
+    } == set()
