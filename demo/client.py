@@ -117,12 +117,14 @@ class Client:
         upcoming = sorted(range(len(plan)), key=lambda index: records[index].planned_ns)
         upcoming.reverse()
         try:
-            while upcoming or self._streams:
+            while True:
                 now_ns = time.monotonic_ns()
                 while upcoming and records[upcoming[-1]].planned_ns <= now_ns:
                     index = upcoming.pop()
                     self._send(records[index], messages[index])
                 self._give_up(now_ns)
+                if not upcoming and not self._streams:
+                    break
                 next_ns = records[upcoming[-1]].planned_ns if upcoming else None
                 for key, _ in self._selector.select(self._timeout_s(next_ns)):
                     self._advance(key.data)
