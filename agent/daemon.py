@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -83,11 +83,7 @@ class Daemon:
         self._discovery = Discovery(policy, hierarchies)
         self._slos = {engine.name: engine.slo for engine in policy.engines}
         self._names: Mapping[int, str] = {}
-        self._node = Node(policy, self._on_event)
-        self._state.set_problems("kernel", self._node.problems)
-        self._supervisor = Supervisor(
-            policy, self._node.handles, self._undo_path, self._recorder.forget_open
-        )
+        self._node = Node(policy)
         self._stopping = False
         self._mode_asked: tuple[Mode, str] | None = None
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -102,12 +98,22 @@ class Daemon:
         )
         registry = CollectorRegistry()
         registry.register(FiguresCollector(self._figures))
-        try:
-            self._admin = unix_server(agent.admin_socket, admin_app(view))
-            host, port = agent.metrics_endpoint
-            self._metrics = tcp_server(host, port, metrics_app(registry, self._healthz))
-        except HttpError as error:
-            raise StartError(str(error)) from None
+        with ExitStack() as undo:
+            undo.callback(self._recorder.close)
+            try:
+                self._admin = unix_server(agent.admin_socket, admin_app(view))
+                undo.callback(self._admin.stop)
+                host, port = agent.metrics_endpoint
+                self._metrics = tcp_server(host, port, metrics_app(registry, self._healthz))
+            except HttpError as error:
+                raise StartError(str(error)) from None
+            undo.pop_all()
+        # only now, when nothing can refuse the start any more
+        self._node.load(self._on_event)
+        self._state.set_problems("kernel", self._node.problems)
+        self._supervisor = Supervisor(
+            policy, self._node.handles, self._undo_path, self._recorder.forget_open
+        )
 
     def run(self) -> None:
         """Serve until `stop`."""

@@ -29,21 +29,26 @@ _LOG: Final = logging.getLogger("sits.node")
 
 
 class Node:
-    """What this kernel gives us."""
+    """What this kernel gives us. Only `features` are known before `load`."""
 
-    def __init__(self, policy: Policy, on_event: Callable[[Event], None]) -> None:
-        """Load or adopt; never raises for what the kernel refuses, see `problems`."""
+    def __init__(self, policy: Policy) -> None:
+        """Ask the kernel what it allows."""
         self._policy = policy
+        self._lib = open_libbpf()
+        self.features: Features = probe(self._lib)
         self.problems: list[str] = []
-        self.features: Features
+        self.handles: Handles
+        self._reader: CounterReader
+        self._own_fds: list[int] = []
         self.programs: Programs | None = None
         self._table: TargetTable | None = None
         self._ring: Ring | None = None
         self._histograms: dict[str, HistogramReader] = {}
-        lib = open_libbpf()
-        self.features = probe(lib)
-        rows = policy.agent.max_targets + 1  # row 0 is nobody's
-        self._rows = rows
+
+    def load(self, on_event: Callable[[Event], None]) -> None:
+        """Load or adopt; never raises for what the kernel refuses, see `problems`."""
+        lib = self._lib
+        rows = self._policy.agent.max_targets + 1  # row 0 is nobody's
         if lib is not None and self.features.can_trace:
             self._load(lib, rows, on_event)
         elif lib is None:
@@ -54,7 +59,6 @@ class Node:
         else:
             self.problems.append("nothing is measured: the kernel has no BTF or no ring buffer")
         cpus = possible_cpus(lib) if lib is not None else os.cpu_count() or 1
-        self._own_fds: list[int] = []
         self.handles = self._handles(rows, cpus)
         self._reader = CounterReader(self.handles.counters, self.handles.health, rows, cpus)
 

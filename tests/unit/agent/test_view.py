@@ -69,7 +69,8 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Policy:
 
 @pytest.fixture(scope="module")
 def node(policy: Policy) -> Iterator[Node]:
-    made = Node(policy, lambda _: None)
+    made = Node(policy)
+    made.load(lambda _: None)
     yield made
     made.close()
 
