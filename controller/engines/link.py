@@ -25,6 +25,10 @@ RENEW_SHARE: Final = 3
 """A lease is renewed when a third of it is gone."""
 
 _NS_PER_MS: Final = 1_000_000
+_MAX_VALUE: Final = 2**53
+"""The contract's largest number; what is beyond it is nonsense and would not stay exact."""
+
+_MAX_COUNT: Final = 2**64
 
 
 class LinkState(StrEnum):
@@ -57,9 +61,13 @@ class Notice:
 
 @dataclass(slots=True)
 class _Sent:
+    """A `set` or `release` on its way; `again` if a stale epoch was the reason to send it again."""
+
     tag: int
     at_ns: int
     epoch: int
+    again: bool = False
+    took_ns: int = 0
 
 
 class EngineLink:
@@ -111,26 +119,28 @@ class EngineLink:
         if self._client.overdue(now_ns, ANSWER_TIMEOUT_NS):
             self._lose(now_ns, f"did not answer for {ANSWER_TIMEOUT_NS // _NS_PER_MS} ms")
             return
-        if self.state is LinkState.HELD and now_ns >= self._retry_ns:
+        if self.state in {LinkState.HELD, LinkState.REFUSED} and now_ns >= self._retry_ns:
             self._request("get", now_ns)
             self._retry_ns = now_ns + HELD_RETRY_NS
         if self._held and now_ns >= self._renew_ns:
-            self._send_set({}, 0, now_ns)
+            # with the values: should the lease have run out, this takes the same one again
+            self._send_set(self._held, 0, now_ns)
         if self.hello is not None and self._page is None and now_ns >= self._stats_ns:
             self._stats_ns = now_ns + STATS_EVERY_NS
             self._request("stats", now_ns)
 
     def set(self, values: Mapping[str, float], tag: int, now_ns: int) -> bool:
-        """Write knobs under the lease; False when that can't be done now."""
+        """Write knobs under the lease; False when that can't be done now, else an `Ack` follows."""
         if not self.can_set:
             return False
         self._held = dict(values)
         self._send_set(values, tag, now_ns)
-        return self._client is not None
+        return True
 
     def release(self, tag: int, now_ns: int) -> bool:
         """Give the lease back; False when there is no connection (the lease then runs out)."""
         self._held = {}
+        self._give_up_unapplied("given back before it was in force")
         if self._client is None or self.hello is None:
             return False
         request = self._request("release", now_ns, owner=OWNER)
@@ -148,9 +158,9 @@ class EngineLink:
             self._lose(now_ns, str(error))
             return
         for message in messages:
-            if isinstance(message, Event):
-                continue
-            self._answered(message, now_ns)
+            # an answer may have ended the connection: what came after it counts no more
+            if self._client is not None and not isinstance(message, Event):
+                self._answered(message, now_ns)
 
     def on_writable(self, now_ns: int) -> None:
         """Send more of what is queued."""
@@ -167,12 +177,9 @@ class EngineLink:
         got = self._page.read(self._last_step)
         if got is None:
             return ()
-        self.now, steps = got
-        self._last_step = self.now.steps
-        if self.now.epoch and self._unapplied:
-            done = [sent for sent in self._unapplied if sent.epoch <= self.now.epoch]
-            self._unapplied = [sent for sent in self._unapplied if sent.epoch > self.now.epoch]
-            self._acks += [Ack(sent.tag, "applied", 0) for sent in done]
+        now, steps = got
+        self._last_step = now.steps
+        self._take_now(now)
         return steps
 
     def take_acks(self) -> list[Ack]:
@@ -213,23 +220,24 @@ class EngineLink:
             self._lose(now_ns, str(error))
             return None
 
-    def _send_set(self, values: Mapping[str, float], tag: int, now_ns: int) -> None:
+    def _send_set(
+        self, values: Mapping[str, float], tag: int, now_ns: int, again: bool = False
+    ) -> None:
         self._epoch += 1
         whole = {
             name: int(value) if float(value).is_integer() else value
             for name, value in values.items()
         }
+        lease_ms = self._lease_ms
+        if self.hello is not None:
+            lease_ms = min(lease_ms, self.hello.max_lease_ms)
+        sent = _Sent(tag, now_ns, self._epoch, again)
         request = self._request(
-            "set",
-            now_ns,
-            owner=OWNER,
-            epoch=self._epoch,
-            lease_ms=self._lease_ms,
-            values=whole,
+            "set", now_ns, owner=OWNER, epoch=sent.epoch, lease_ms=lease_ms, values=whole
         )
-        self._renew_ns = now_ns + self._lease_ms * _NS_PER_MS // RENEW_SHARE
+        self._renew_ns = now_ns + lease_ms * _NS_PER_MS // RENEW_SHARE
         if request is not None:
-            self._sent[request] = _Sent(tag, now_ns, self._epoch)
+            self._sent[request] = sent
         elif tag:
             self._acks.append(Ack(tag, "lost", 0, "the engine takes no more requests"))
 
@@ -244,30 +252,33 @@ class EngineLink:
             self._take_stats(response.fields)
         else:
             self._take_state(response.fields)
+            if call == "get":
+                self._take_owner(response.fields, now_ns)
             if sent is not None and sent.tag:
+                sent.took_ns = now_ns - sent.at_ns
                 pending = response.fields.get("state") == "pending" and call == "set"
-                word = "pending" if pending else "applied"
-                self._acks.append(Ack(sent.tag, word, now_ns - sent.at_ns))
+                self._acks.append(Ack(sent.tag, "pending" if pending else "applied", sent.took_ns))
                 if pending:
                     self._unapplied.append(sent)
 
     def _refused(self, response: Response, sent: _Sent | None, now_ns: int) -> None:
-        refusal = response.refusal
+        refusal, call = response.refusal, response.request.call
         assert refusal is not None
-        text = f"engine at '{self.path}' refused {response.request.call}: {refusal.message}"
+        text = f"engine at '{self.path}' refused {call}: {refusal.message}"
+        if refusal.code == "stale_epoch":
+            self._take_epoch(response.fields)
+            if sent is not None and self._held and not sent.again:
+                self._send_set(self._held, sent.tag, now_ns, again=True)
+                return
         if sent is not None and sent.tag:
             self._acks.append(Ack(sent.tag, "refused", now_ns - sent.at_ns, refusal.message))
-        if refusal.code == "stale_epoch":
-            last = response.fields.get("epoch")
-            self._epoch = max(self._epoch, last if type(last) is int else 0)
-            self._renew_ns = now_ns
-        elif refusal.code == "held":
+        if call == "hello" or refusal.code == "denied":
+            self._lose(now_ns, text, LinkState.REFUSED)
+        elif refusal.code == "held" or call == "set":
             self._held = {}
             self._retry_ns = now_ns + HELD_RETRY_NS
-            self._become(LinkState.HELD, refusal.message)
-        elif response.request.call == "hello" or refusal.code == "denied":
-            self._lose(now_ns, text)
-            self._become(LinkState.REFUSED, text)
+            held = refusal.code == "held"
+            self._become(LinkState.HELD if held else LinkState.REFUSED, text)
 
     def _greeted(self, response: Response, now_ns: int) -> None:
         try:
@@ -277,18 +288,20 @@ class EngineLink:
             return
         if self.hello is not None and self.hello.instance != hello.instance:
             self._notices.append(Notice("engine_restarted", f"{hello.engine} {hello.version}"))
-            self._held = {}
             self._epoch = 0
             self._last_step = 0
         self.hello = hello
-        self._close_page()
         if hello.page is not None:
             try:
-                self._page = PageReader(Path(hello.page))
+                self._page = _open_page(Path(hello.page))
             except (OSError, PageError) as error:
                 self._notices.append(Notice("engine_page", str(error)))
-        self._become(LinkState.CONNECTED, f"{hello.engine} {hello.version}")
+        self._become(LinkState.CONNECTED, self._greeting)
         self._request("get", now_ns)
+
+    @property
+    def _greeting(self) -> str:
+        return "" if self.hello is None else f"{self.hello.engine} {self.hello.version}"
 
     def _take_state(self, fields: Mapping[str, Any]) -> None:
         values = fields.get("values")
@@ -296,35 +309,65 @@ class EngineLink:
             self.values = {
                 str(name): float(value)
                 for name, value in values.items()
-                if isinstance(value, (int, float)) and not isinstance(value, bool)
+                if type(value) in {int, float} and abs(value) <= _MAX_VALUE
             }
+        self._take_epoch(fields)
+
+    def _take_epoch(self, fields: Mapping[str, Any]) -> None:
         epoch = fields.get("epoch")
-        if type(epoch) is int:
+        if type(epoch) is int and epoch < _MAX_VALUE:
             self._epoch = max(self._epoch, epoch)
-        if self.state is LinkState.HELD and fields.get("owner") in {None, OWNER}:
-            self._become(LinkState.CONNECTED, "the lease is free again")
+
+    def _take_owner(self, fields: Mapping[str, Any], now_ns: int) -> None:
+        owner = fields.get("owner")
+        if owner == OWNER and not self._held:
+            # an agent before us died with it: begin from the start values
+            self._request("release", now_ns, owner=OWNER)
+        if self.state in {LinkState.HELD, LinkState.REFUSED} and owner in {None, OWNER}:
+            self._become(LinkState.CONNECTED, self._greeting)
 
     def _take_stats(self, fields: Mapping[str, Any]) -> None:
-        now = fields.get("now")
-        if not isinstance(now, dict):
-            return
-        known = {name: now[name] for name in EngineNow.__slots__ if type(now.get(name)) is int}
-        self.now = EngineNow(**known)
+        shown = fields.get("now")
+        if isinstance(shown, dict):
+            known = {name: shown.get(name) for name in EngineNow.__slots__}
+            self._take_now(
+                EngineNow(
+                    **{
+                        name: value
+                        for name, value in known.items()
+                        if type(value) is int and 0 <= value < _MAX_COUNT
+                    }
+                )
+            )
 
-    def _lose(self, now_ns: int, why: str) -> None:
+    def _take_now(self, now: EngineNow) -> None:
+        before, self.now = self.now, now
+        expiries = before.lease_expiries_total if before is not None else now.lease_expiries_total
+        if self._held and now.lease_expiries_total > expiries:
+            self._notices.append(Notice("lease_lost", "the lease ran out before it was renewed"))
+            self._give_up_unapplied("the lease ran out")
+            self._renew_ns = 0
+        done = [sent for sent in self._unapplied if sent.epoch <= now.epoch]
+        self._unapplied = [sent for sent in self._unapplied if sent.epoch > now.epoch]
+        self._acks += [Ack(sent.tag, "applied", sent.took_ns) for sent in done]
+
+    def _give_up_unapplied(self, why: str) -> None:
+        self._acks += [Ack(sent.tag, "lost", sent.took_ns, why) for sent in self._unapplied]
+        self._unapplied.clear()
+
+    def _lose(self, now_ns: int, why: str, state: LinkState = LinkState.UNREACHABLE) -> None:
         if self._client is not None:
             self._client.close()
             self._client = None
-        lost = [*self._sent.values(), *self._unapplied]
-        self._acks += [Ack(sent.tag, "lost", 0, why) for sent in lost if sent.tag]
+        self._acks += [Ack(sent.tag, "lost", 0, why) for sent in self._sent.values() if sent.tag]
         self._sent.clear()
-        self._unapplied.clear()
+        self._give_up_unapplied(why)
         self._held = {}
         self._close_page()
         self.now = None
         self.values = {}
         self._retry_ns = now_ns + RETRY_NS
-        self._become(LinkState.UNREACHABLE, why)
+        self._become(state, why)
 
     def _close_page(self) -> None:
         if self._page is not None:
@@ -336,3 +379,10 @@ class EngineLink:
             kind = "engine_seen" if state is LinkState.CONNECTED else "engine_lost"
             self._notices.append(Notice(kind, detail))
         self.state, self.detail = state, detail
+
+
+def _open_page(path: Path) -> PageReader:
+    """As `PageReader`; what is no file is not even opened, since a pipe would wait for a writer."""
+    if not path.is_file():
+        raise PageError(f"could not read stats page {str(path)!r}: there is no such file")
+    return PageReader(path)
