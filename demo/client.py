@@ -2,7 +2,8 @@
 
 Open loop: arrivals never wait for the engine. It runs at real-time priority on a core of its own
 and writes down how late it was itself, because a starved client reports its own delay as the
-engine's. Stamps are CLOCK_MONOTONIC, the clock the kernel programs use.
+engine's. For the same reason a chunk's stamp is when the kernel had its last byte for us, not when
+we came to read it. Stamps are CLOCK_MONOTONIC, the clock the kernel programs use.
 """
 
 import gc
@@ -30,6 +31,8 @@ LEAD_NS: Final = 100_000_000
 READ_BYTES: Final = 256 * 1024
 SO_TIMESTAMPNS: Final = 35
 """Asks for the kernel's receive time with each read (linux/asm-generic/socket.h)."""
+MAX_LATE_NS: Final = 60_000_000_000
+"""More than this is a step of the wall clock."""
 
 _TIMESPEC: Final = struct.Struct("@qq")
 _NS_PER_MS: Final = 1e6
@@ -75,7 +78,7 @@ class _Stream:
         self.reader = ResponseReader()
         self.last_ns = 0
 
-    def take(self, data: bytes, now_ns: int) -> None:
+    def take(self, data: bytes, received_ns: int) -> None:
         """Stamp the data chunks that `data` completes."""
         record = self.record
         for payload in self.reader.feed(data):
@@ -83,10 +86,10 @@ class _Stream:
                 continue
             record.chunks += 1
             if self.last_ns:
-                record.gaps_ms.append((now_ns - self.last_ns) / _NS_PER_MS)
+                record.gaps_ms.append((received_ns - self.last_ns) / _NS_PER_MS)
             else:
-                record.ttft_ms = (now_ns - record.sent_ns) / _NS_PER_MS
-            self.last_ns = now_ns
+                record.ttft_ms = (received_ns - record.sent_ns) / _NS_PER_MS
+            self.last_ns = received_ns
         record.body_bytes = self.reader.body_bytes
         record.status = self.reader.status
 
@@ -167,13 +170,13 @@ class Client:
         except OSError as error:
             self._end(stream, f"the connection broke: {error.strerror}")
             return
-        now_ns = time.monotonic_ns()
-        late_us = _read_late_us(ancillary)
-        if late_us is not None:
-            self._read_late_us.append(late_us)
+        late_ns = _read_late_ns(ancillary)
+        received_ns = time.monotonic_ns() - late_ns
+        if data:
+            self._read_late_us.append(late_ns / 1e3)
         try:
             if data:
-                stream.take(data, now_ns)
+                stream.take(data, received_ns)
             else:
                 stream.reader.close()
         except ResponseError as error:
@@ -333,15 +336,15 @@ def _refusal(reader: ResponseReader) -> str:
     return f"HTTP {reader.status}: {reader.body[:200].decode(errors='replace')}"
 
 
-def _read_late_us(ancillary: Iterable[tuple[int, int, bytes]]) -> float | None:
-    """How long ago the kernel received what was just read, if it says so."""
+def _read_late_ns(ancillary: Iterable[tuple[int, int, bytes]]) -> int:
+    """How long ago the kernel received what was just read; 0 if it does not say."""
     now_ns = time.time_ns()  # the kernel stamps in wall time; only the difference is used
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPNS:
             seconds, nanoseconds = _TIMESPEC.unpack(data[: _TIMESPEC.size])
-            received_ns: int = seconds * 1_000_000_000 + nanoseconds
-            return max(0.0, (now_ns - received_ns) / 1e3)
-    return None
+            late_ns: int = now_ns - seconds * 1_000_000_000 - nanoseconds
+            return late_ns if 0 < late_ns < MAX_LATE_NS else 0
+    return 0
 
 
 if __name__ == "__main__":
