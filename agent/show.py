@@ -5,6 +5,7 @@ terminal raw.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -29,6 +30,8 @@ from agent.words import (
     percent,
     value,
 )
+
+_MODEL_TERMS: Final = ("base", "prefill", "decode", "kv")
 
 
 def status(answer: Json) -> RenderableType:
@@ -262,7 +265,7 @@ def _knobs(knobs: Json) -> str:
 
 
 def _model(model: Json) -> str:
-    parts = ", ".join(f"{name} {model[f'{name}_ms']:.3g}" for name in ("base", "prefill", "decode"))
+    parts = ", ".join(f"{name} {figure(model[f'{name}_ms'])}" for name in _MODEL_TERMS)
     trusted = "trusted" if model["trusted"] else "not yet trusted"
     return f"{parts} ms; error {percent(model['error'])} over {model['steps']} steps, {trusted}"
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 from rich.text import Text
@@ -150,6 +150,8 @@ def test_an_engine_without_traffic_shows_no_figures() -> None:
     assert "nan" not in text
 
 
+# No deadline: a busy machine is no fault.
+@settings(deadline=None)
 @given(
     gap_ms=st.none() | st.floats(0, 1e9),
     ttft_ms=st.none() | st.floats(0, 1e9),
