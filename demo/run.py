@@ -1,5 +1,6 @@
 """The demonstration from start to end: calibrate, check the kernel's view, observe, control."""
 
+import json
 import time
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
@@ -15,7 +16,7 @@ from demo.rig import Rig, RigError
 from demo.screen import Screen
 from demo.sits import Sits, start_sitsd
 from demo.stage import Neighbours, Sent, Stage
-from demo.stats import Slo, compare, phase_figures
+from demo.stats import Comparison, Slo, compare, phase_figures
 from demo.trace import LengthScale, Load, Request, fit, read_trace
 
 LEAST_WINDOW_S: Final = 3.0
@@ -62,7 +63,7 @@ def demonstrate(rig: Rig, screen: Screen, parts: Timing) -> Report:
     sits = start_sitsd(rig, stage, slo)
     screen.phase("accuracy: the kernel's figures against the client's, machine idle")
     accuracy = _send(stage, sits, screen, "accuracy", _accuracy_plan(parts.accuracy_s))
-    accuracy_seen = compare(accuracy.records, sits.new_streams(len(accuracy.records)))
+    accuracy_seen = _compared(rig, sits, "accuracy", accuracy)
 
     def replay(name: str, *, disturbed: bool) -> Phase:
         return _replay(stage, sits, screen, name, load, slo, disturbed=disturbed)
@@ -127,6 +128,14 @@ def _accuracy_plan(seconds: float) -> list[Request]:
     ]
 
 
+def _compared(rig: Rig, sits: Sits, name: str, sent: Sent) -> Comparison:
+    """The kernel's view of what was sent against the client's; the former is kept for a look."""
+    streams = sits.new_streams(len(sent.records))
+    lines = "".join(json.dumps(each) + "\n" for each in streams)
+    (rig.run_dir / f"{name}.kernel.jsonl").write_text(lines)
+    return compare(sent.records, streams)
+
+
 def _replay(
     stage: Stage,
     sits: Sits,
@@ -144,7 +153,7 @@ def _replay(
         used.finish()
     return Phase(
         figures=phase_figures(sent.records, slo, load.window_s),
-        comparison=compare(sent.records, sits.new_streams(len(sent.records))),
+        comparison=_compared(stage.rig, sits, name, sent),
         neighbour_cores=used.cores,
         late=sent.late,
         errors=tuple(each.error for each in sent.records if each.error),
