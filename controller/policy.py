@@ -23,6 +23,7 @@ from controller.policy_model import (
     MatchKind,
     Mode,
     Neighbour,
+    Otel,
     Policy,
     Slo,
 )
@@ -48,6 +49,7 @@ __all__ = [
     "MatchKind",
     "Mode",
     "Neighbour",
+    "Otel",
     "Policy",
     "PolicyError",
     "Slo",
@@ -114,8 +116,8 @@ def parse_policy(text: str, source: str) -> Policy:
 
 
 def policy_to_json(policy: Policy) -> str:
-    """The policy as one line of JSON, for another process."""
-    return json.dumps(policy.as_dict(), separators=(",", ":"), allow_nan=False)
+    """The policy as one line of JSON, for another process; its secrets are in it."""
+    return json.dumps(policy.as_dict(secrets=True), separators=(",", ":"), allow_nan=False)
 
 
 def policy_from_json(text: str | bytes, source: str = "policy") -> Policy:

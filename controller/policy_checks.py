@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 from typing import Final
+from urllib.parse import urlsplit
 
-from controller.policy_model import Controller, Engine, Match, Neighbour, Policy
+from controller.policy_model import Controller, Engine, Match, Neighbour, Otel, Policy
 from controller.policy_tables import Problem, key_name
 from controller.policy_text import KeyPath
 
@@ -18,6 +19,7 @@ def cross_problems(policy: Policy) -> Iterator[Problem]:
         *((("neighbours", item.name), item) for item in policy.neighbours),
     ]
     yield from _ticks(policy.controller)
+    yield from _otel(policy.otel)
     yield from _names(policy)
     yield from _matches(targets)
     yield from _cgroups(policy)
@@ -50,6 +52,13 @@ def _ticks(loop: Controller) -> Iterator[Problem]:
             f" not {loop.lease_ms}",
             (tick,),
         )
+
+
+def _otel(otel: Otel) -> Iterator[Problem]:
+    if otel.endpoint is None or otel.protocol == "http":
+        return
+    if urlsplit(otel.endpoint).path not in {"", "/"}:
+        yield Problem(("otel", "endpoint"), "must have no path over gRPC", (("otel", "protocol"),))
 
 
 def _names(policy: Policy) -> Iterator[Problem]:

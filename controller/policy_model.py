@@ -1,5 +1,6 @@
 """The policy as frozen dataclasses: every key with its unit, default, range and meaning."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -8,16 +9,20 @@ from controller.policy_rules import (
     address,
     choice,
     directory,
+    header_table,
     number,
     socket_path,
     split_address,
     switch,
+    text_table,
+    url,
     whole,
 )
 from controller.policy_tables import Key, plain_fields
 
 Mode = Literal["observe", "shadow", "control"]
 MatchKind = Literal["cgroup", "unit", "command", "port"]
+OtlpProtocol = Literal["grpc", "http"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +179,44 @@ class Controller:
 
 
 @dataclass(frozen=True, slots=True)
+class Otel:
+    """Where spans of requests and decisions go, as OTLP."""
+
+    endpoint: Annotated[
+        str | None,
+        Key(
+            url(), "The collector; over HTTP, `/v1/traces` is added. Without it there are no spans."
+        ),
+    ] = None
+    protocol: Annotated[OtlpProtocol, Key(choice("grpc", "http"), "How OTLP is carried.")] = "grpc"
+    sample_ratio: Annotated[
+        float,
+        Key(
+            number(0, 1),
+            "Share of the good streams whose callers don't say whether to sample them that get a"
+            " span; streams that miss their SLO always do.",
+        ),
+    ] = 0.05
+    max_queue: Annotated[
+        int, Key(whole(1, 100_000, "spans"), "How many spans may wait for the collector.")
+    ] = 2048
+    timeout_ms: Annotated[int, Key(whole(100, 60_000, "ms"), "How long one export may take.")] = (
+        5000
+    )
+    headers: Annotated[
+        Mapping[str, str],
+        Key(
+            header_table(),
+            "HTTP headers or gRPC metadata sent with every export; their values are never shown.",
+            secret=True,
+        ),
+    ] = field(default_factory=dict, repr=False)
+    resource: Annotated[
+        Mapping[str, str], Key(text_table(), "More attributes of the resource that spans are of.")
+    ] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """A whole policy; `Policy()` is the default, which watches nothing."""
 
@@ -186,12 +229,16 @@ class Policy:
     ] = "observe"
     agent: Agent = field(default_factory=Agent)
     controller: Controller = field(default_factory=Controller)
+    otel: Otel = field(default_factory=Otel)
     engines: tuple[Engine, ...] = ()
     neighbours: tuple[Neighbour, ...] = ()
 
-    def as_dict(self) -> dict[str, Any]:
-        """The policy in the shape of its file, every default written out, for JSON."""
-        return plain_fields(self) | {
+    def as_dict(self, *, secrets: bool = False) -> dict[str, Any]:
+        """The policy in the shape of its file, every default written out, for JSON.
+
+        Without `secrets`, what is secret is hidden.
+        """
+        return plain_fields(self, secrets=secrets) | {
             "engines": {item.name: _target_fields(item) for item in self.engines},
             "neighbours": {item.name: _target_fields(item) for item in self.neighbours},
         }

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from controller.plain import plain
 
@@ -16,6 +17,8 @@ UNIX_PATH_BYTES: Final = 107
 """The longest path a Unix socket can have: sun_path is 108 bytes, one for the final NUL."""
 
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?")
+_HEADER_NAME: Final = re.compile(r"[a-z0-9_.-]{1,100}(?<!-bin)")
+_HEADER_VALUE: Final = re.compile(r"[!-~]([ -~]*[!-~])?")
 _UNIT_NAME: Final = re.compile(r"[A-Za-z0-9:_.\\@-]{1,248}\.(service|scope|slice)")
 
 
@@ -24,12 +27,14 @@ class Rule:
     """What a key may hold. `read` returns the value to keep or raises ValueError.
 
     `allowed` completes "must be …"; the ValueError's text, if any, says more. `unit` is for the
-    documentation, empty where a value has none.
+    documentation, empty where a value has none. Where not `quoted`,
+    a refusal does not repeat the value: it may be a secret.
     """
 
     allowed: str
     read: Callable[[object], Any]
     unit: str = ""
+    quoted: bool = True
 
 
 def number(low: float, high: float, unit: str = "") -> Rule:
@@ -126,6 +131,54 @@ def split_address(text: str) -> tuple[str, int]:
     elif not _HOST_NAME.fullmatch(host):
         raise ValueError("the host is neither an address nor a name")
     return host, int(port)
+
+
+def url() -> Rule:
+    """The address of an HTTP or gRPC server, without user, query and fragment."""
+
+    def read(value: object) -> str:
+        text = _text(value)
+        parts = urlsplit(text)
+        if parts.scheme not in {"http", "https"} or not parts.hostname or not text.isprintable():
+            raise ValueError
+        if parts.username is not None or parts.query or parts.fragment:
+            raise ValueError("it has a user, a query or a fragment")
+        if parts.port == 0 or any(each.isspace() for each in text):
+            raise ValueError
+        return text
+
+    # a password may stand where none belongs
+    return Rule('a URL such as "http://127.0.0.1:4317", "https" for TLS', read, quoted=False)
+
+
+def text_table() -> Rule:
+    """Names with texts."""
+
+    def read(value: object) -> dict[str, str]:
+        if not isinstance(value, dict):
+            raise ValueError
+        for name, text in value.items():
+            if not name or not isinstance(text, str) or "\0" in name + text:
+                raise ValueError(f"{shown(name)} is not one")
+        return dict(value)
+
+    return Rule("a table of strings", read)
+
+
+def header_table() -> Rule:
+    """HTTP headers or gRPC metadata, whose values are nobody's business."""
+
+    def read(value: object) -> dict[str, str]:
+        if not isinstance(value, dict):
+            raise ValueError
+        for name, text in value.items():
+            if not _HEADER_NAME.fullmatch(name) or name.startswith("grpc-"):
+                raise ValueError(f"{shown(name)} is not a header's name in lower case")
+            if not isinstance(text, str) or not _HEADER_VALUE.fullmatch(text):
+                raise ValueError(f"{shown(name)} is not printable ASCII")
+        return dict(value)
+
+    return Rule("a table of strings", read, quoted=False)
 
 
 def cgroup(*, children: bool) -> Rule:

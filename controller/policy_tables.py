@@ -6,10 +6,13 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Final, get_type_hints
 
 from controller.policy_rules import Rule, shown
 from controller.policy_text import KeyPath
+
+HIDDEN: Final = "(hidden)"
+"""What stands for a secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +21,12 @@ class Key:
 
     `meaning` is what the documentation says of it. A field whose type is itself such a dataclass
     is a table; other fields are none of the schema's business. A key with the default None is
-    optional.
+    optional. A `secret` key holds a table whose values are kept from view.
     """
 
     rule: Rule
     meaning: str
+    secret: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,8 @@ def read_value(rule: Rule, value: object, path: KeyPath, problems: list[Problem]
         return rule.read(value)
     except ValueError as error:
         why = f": {error}" if str(error) else ""
-        problems.append(Problem(path, f"must be {rule.allowed}, not {shown(value)}{why}"))
+        held = shown(value) if rule.quoted else "what it is"
+        problems.append(Problem(path, f"must be {rule.allowed}, not {held}{why}"))
         return None
 
 
@@ -109,13 +114,18 @@ def key_infos(kind: type[Any], prefix: str = "") -> Iterator[KeyInfo]:
             yield from key_infos(item, f"{prefix}{name}.")
 
 
-def plain_fields(value: Any) -> dict[str, Any]:
-    """A dataclass of keys and tables as what JSON and TOML can hold; what is None is left out."""
+def plain_fields(value: Any, *, secrets: bool = False) -> dict[str, Any]:
+    """A dataclass of keys and tables as what JSON and TOML can hold; what is None is left out.
+
+    Without `secrets`, the values of secret tables are replaced.
+    """
     result: dict[str, Any] = {}
     for name, item in _schema(type(value)).items():
         held = getattr(value, name)
         if not isinstance(item, Key):
-            result[name] = plain_fields(held)
+            result[name] = plain_fields(held, secrets=secrets)
+        elif item.secret and not secrets:
+            result[name] = dict.fromkeys(held, HIDDEN)
         elif held is not None:
             result[name] = str(held) if isinstance(held, Path) else held
     return result
