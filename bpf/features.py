@@ -1,7 +1,9 @@
 """What this kernel allows, probed and never guessed from its version."""
 
+import gzip
 import os
 import re
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +23,37 @@ _CAP_SYS_ADMIN: Final = 21
 _BTF: Final = Path("/sys/kernel/btf/vmlinux")
 
 
+TRACEPOINTS: Final = (
+    "sched_wakeup",
+    "sched_wakeup_new",
+    "sched_switch",
+    "inet_sock_set_state",
+    "tcp_retransmit_skb",
+    "tcp_retransmit_synack",
+    "tcp_send_reset",
+    "tcp_receive_reset",
+    "sock_rcvqueue_full",
+    "sock_send_length",
+    "sock_recv_length",
+)
+"""All that programs of ours attach to; the last two are in kernels from 6.3."""
+
+DEFAULT_HZ: Final = 250
+"""What distributions build with, Debian and Ubuntu among them, where the kernel does not say."""
+
+_KERNEL_CONFIGS: Final = ("/proc/config.gz", "/boot/config-{release}")
+_TIMER_LIST: Final = Path("/proc/timer_list")
+_KNOWN_HZ: Final = (100, 250, 300, 1000)
+_HZ_SAMPLE_S: Final = 0.06
+
+
 @dataclass(frozen=True, slots=True)
 class Features:
     """What was found.
 
     `cpu_on_v1`: the cpu controller is mounted as cgroup v1. `prev_state` and `retransmit_error`:
-    the two tracepoints have that argument. `missing_capabilities`: what this process lacks.
+    the two tracepoints have that argument. `tracepoints` are those of ours that this kernel has,
+    `hz` its ticks a second. `missing_capabilities`: what this process lacks.
     `cgroup2`: where the v2 tree is mounted, to which stream programs attach.
     """
 
@@ -39,6 +66,8 @@ class Features:
     loop: bool
     prev_state: bool
     retransmit_error: bool
+    tracepoints: frozenset[str]
+    hz: int
     cpu_on_v1: bool
     cgroup2: Path | None
 
@@ -125,9 +154,38 @@ def probe(lib: Libbpf | None) -> Features:
         loop=helper(_PROG_TYPE_CGROUP_SKB, _HELPER_LOOP),
         prev_state=arguments("sched_switch") >= 4,
         retransmit_error=arguments("tcp_retransmit_skb") >= 3,
+        tracepoints=frozenset(name for name in TRACEPOINTS if arguments(name)),
+        hz=ticks_a_second(),
         cpu_on_v1=cpu_on_v1,
         cgroup2=cgroup2,
     )
+
+
+def ticks_a_second() -> int:
+    """CONFIG_HZ: from the kernel's configuration, or by watching its tick counter."""
+    for name in _KERNEL_CONFIGS:
+        path = Path(name.format(release=os.uname().release))
+        try:
+            raw = path.read_bytes()
+            text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
+        except OSError:
+            continue
+        if found := re.search(r"^CONFIG_HZ=(\d+)$", text, re.MULTILINE):
+            return int(found[1])
+    try:
+        first, began_s = _ticks(), time.monotonic()
+        time.sleep(_HZ_SAMPLE_S)
+        measured = (_ticks() - first) / (time.monotonic() - began_s)
+    except (OSError, ValueError):
+        return DEFAULT_HZ
+    return min(_KNOWN_HZ, key=lambda hz: abs(hz - measured))
+
+
+def _ticks() -> int:
+    found = re.search(r"^jiffies: (\d+)$", _TIMER_LIST.read_text(), re.MULTILINE)
+    if found is None:
+        raise ValueError(f"no jiffies in {_TIMER_LIST}")
+    return int(found[1])
 
 
 def is_bpffs(path: Path) -> bool:
@@ -185,6 +243,13 @@ def findings(features: Features, pin_dir: Path) -> Iterable[Finding]:
         if features.can_stream
         else "needs socket storage, bpf_loop (kernel 5.17) and a mounted cgroup2",
         "no TTFT, no chunk gaps, no retransmits; run-queue delay is still measured",
+    )
+    writes = {"sock_send_length", "sock_recv_length"} <= features.tracepoints
+    yield Finding(
+        "reads and writes",
+        writes,
+        "the engine's own reads and writes are timed" if writes else "kernel is older than 6.3",
+        "no receive-queue wait, no stalled writes, no live view of blocked streams",
     )
     yield Finding(
         "cgroup2",

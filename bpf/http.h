@@ -19,7 +19,9 @@ enum phase {
 	PHASE_EXTENSION, /* what follows ';' there */
 	PHASE_SIZE_LF,
 	PHASE_MARK, /* a chunk's first bytes: is it the [DONE] mark? */
-	PHASE_DATA, /* the rest of a chunk: jumped over */
+	PHASE_TOKEN, /* a chunk before the first token: does it hold one? */
+	PHASE_EVENT, /* an event of a body that is not chunked, to its empty line */
+	PHASE_DATA, /* the rest of a chunk: its events are counted, its bytes jumped over */
 	PHASE_DATA_CR,
 	PHASE_DATA_LF,
 	PHASE_TRAILER, /* after the last chunk, to the empty line */
@@ -33,12 +35,14 @@ enum happened {
 	NOTHING,
 	HEAD_DONE,
 	CHUNK_DONE,
+	ROLE_DONE, /* a chat's first frame, which names a role and holds no token */
 	RESPONSE_DONE,
 	LOST_TRACK,
 };
 
 /* beside the flags of `enum stream_flags` */
 enum follow_flags {
+	FOLLOW_STARTED = 8, /* the first token went out: no chunk is looked into any more */
 	FOLLOW_CONTENT_LINE = 16, /* in a header whose name begins so */
 	FOLLOW_TRANSFER_LINE = 32,
 	FOLLOW_LENGTH_DIGITS = 64,
@@ -54,6 +58,16 @@ struct follow {
 	u16 status;
 	u8 phase;
 	u8 flags;
+	u8 lines; /* the last bytes as newline masks, see count_events */
+	u8 token; /* what was found in a chunk before the first token */
+	u16 events; /* of this chunk */
+};
+
+enum token_found {
+	TOKEN_ROLE = 1, /* "role": */
+	TOKEN_TEXT = 2, /* a content that is not empty, or a tool call */
+	TOKEN_VALUE = 4, /* after "content": */
+	TOKEN_QUOTE = 8, /* after "content":" */
 };
 
 #define WORD(a, b, c, d, e, f, g, h)                                                              \
@@ -75,6 +89,9 @@ static __always_inline void begin_response(struct follow *f)
 	f->seen = 0;
 	f->status = 0;
 	f->flags = 0;
+	f->lines = 0;
+	f->token = 0;
+	f->events = 0;
 	f->phase = PHASE_STATUS;
 }
 
@@ -82,6 +99,10 @@ static __always_inline void begin_size(struct follow *f)
 {
 	f->left = 0;
 	f->seen = 0;
+	f->window = 0;
+	f->lines = 0;
+	f->token = 0;
+	f->events = 0;
 	f->flags &= ~FOLLOW_IS_MARK;
 	f->phase = PHASE_SIZE;
 }
@@ -108,6 +129,12 @@ static __always_inline u32 end_of_head(struct follow *f)
 		f->phase = PHASE_BODY;
 	} else {
 		f->phase = PHASE_UNTIL_CLOSE;
+	}
+	if (f->flags & STREAM_EVENTS && f->phase == PHASE_UNTIL_CLOSE) {
+		/* no framing divides them: events are followed by their empty lines */
+		f->seen = 0;
+		f->window = 0;
+		f->phase = PHASE_MARK;
 	}
 	return HEAD_DONE;
 }
@@ -223,22 +250,130 @@ static __always_inline u8 mark_byte(u32 at)
 }
 #define MARK_BYTES 12
 
+/* Eight bytes of a chunk as masks with 0x80 at each newline and each carriage return: how many
+ * events end in them, that is, newlines after a newline, with or without a carriage return between.
+ * `lines` keeps what the next bytes need to know of these. */
+static __always_inline void count_events(struct follow *f, u64 newlines, u64 returns, u32 n)
+{
+	u64 after_newline = newlines << 8 | (f->lines & 0x80);
+	u64 between = returns & after_newline;
+	u64 after_return = between << 8 | (u64)(f->lines & 0x40) << 1;
+	u64 ends = newlines & (after_newline | after_return);
+	u32 last = 8 * (n - 1);
+
+	/* a bit a byte, added up by a multiplication */
+	f->events += (ends >> 7) * 0x0101010101010101ULL >> 56;
+	f->lines = (newlines >> last & 0x80) | (between >> last & 0x80) >> 1;
+}
+
+/* 0x80 at each byte of `word` that equals `byte`, exactly. */
+static __always_inline u64 bytes_equal(u64 word, u8 byte)
+{
+	u64 x = word ^ (0x0101010101010101ULL * byte);
+	u64 low = 0x7f7f7f7f7f7f7f7fULL;
+
+	return ~(((x & low) + low) | x | low);
+}
+
 static __always_inline u32 chunk_ends(struct follow *f)
 {
 	f->phase = PHASE_DATA_CR;
-	return f->flags & FOLLOW_IS_MARK ? NOTHING : CHUNK_DONE;
+	if (f->flags & FOLLOW_IS_MARK)
+		return NOTHING;
+	if (!(f->flags & STREAM_EVENTS) || f->flags & FOLLOW_STARTED)
+		return CHUNK_DONE;
+	if (f->token & TOKEN_ROLE && !(f->token & TOKEN_TEXT))
+		return ROLE_DONE;
+	f->flags |= FOLLOW_STARTED;
+	return CHUNK_DONE;
 }
 
-static __always_inline u32 chunk_first_bytes(struct follow *f, u8 byte)
+/* The end of an event in a body that is not chunked. */
+static __always_inline u32 event_ends(struct follow *f)
 {
-	f->left--;
-	if (byte != mark_byte(f->seen)) {
-		f->phase = PHASE_DATA;
-	} else if (++f->seen == MARK_BYTES) {
-		f->flags |= FOLLOW_IS_MARK;
-		f->phase = PHASE_DATA;
+	bool mark = f->flags & FOLLOW_IS_MARK, blank = f->seen < 3;
+
+	f->flags &= ~FOLLOW_IS_MARK;
+	f->seen = 0;
+	f->window = 0;
+	f->phase = PHASE_MARK;
+	if (mark || blank)
+		return NOTHING;
+	f->events = 1;
+	if (f->flags & FOLLOW_STARTED)
+		return CHUNK_DONE;
+	if (f->token & TOKEN_ROLE && !(f->token & TOKEN_TEXT)) {
+		f->token = 0;
+		return ROLE_DONE;
 	}
-	return f->left ? NOTHING : chunk_ends(f);
+	f->flags |= FOLLOW_STARTED;
+	return CHUNK_DONE;
+}
+
+/* Before the first token: a chat begins with a frame that names the assistant's role and whose
+ * content is empty, null or missing. Anything else is a token: a completion's text, a content that
+ * is not empty (a reasoning_content too), a tool call. */
+static __always_inline void look_for_token(struct follow *f, u8 byte)
+{
+	u64 window = f->window << 8 | byte;
+
+	f->window = window;
+	if (f->token & TOKEN_QUOTE) {
+		f->token &= ~TOKEN_QUOTE;
+		if (byte != '"')
+			f->token |= TOKEN_TEXT;
+	} else if (f->token & TOKEN_VALUE) {
+		if (byte == '"')
+			f->token = (f->token & ~TOKEN_VALUE) | TOKEN_QUOTE;
+		else if (byte != ' ')
+			f->token &= ~TOKEN_VALUE;
+	}
+	if ((window & LAST_7) == WORD(0, '"', 'r', 'o', 'l', 'e', '"', ':'))
+		f->token |= TOKEN_ROLE;
+	else if (window == WORD('o', 'n', 't', 'e', 'n', 't', '"', ':'))
+		f->token |= TOKEN_VALUE;
+	else if (window == WORD('_', 'c', 'a', 'l', 'l', 's', '"', ':'))
+		f->token |= TOKEN_TEXT;
+}
+
+/* What follows a chunk's first bytes. */
+static __always_inline u8 rest_of_chunk(struct follow *f)
+{
+	if (!(f->flags & STREAM_CHUNKED))
+		return PHASE_EVENT;
+	if (f->flags & STREAM_EVENTS && !(f->flags & FOLLOW_STARTED) &&
+	    !(f->flags & FOLLOW_IS_MARK))
+		return PHASE_TOKEN;
+	return PHASE_DATA;
+}
+
+/* One byte of a body whose events are looked into: of a chunk, or of a body that is not chunked. */
+static __always_inline u32 event_byte(struct follow *f, u8 byte)
+{
+	if (f->phase == PHASE_MARK) {
+		if (f->seen >= MARK_BYTES || byte != mark_byte(f->seen)) {
+			f->phase = rest_of_chunk(f);
+		} else if (++f->seen == MARK_BYTES) {
+			f->flags |= FOLLOW_IS_MARK;
+			f->phase = rest_of_chunk(f);
+		}
+	}
+	if (f->flags & STREAM_CHUNKED) {
+		if (!(f->flags & FOLLOW_STARTED))
+			look_for_token(f, byte);
+		count_events(f, byte == '\n' ? 0x80 : 0, byte == '\r' ? 0x80 : 0, 1);
+		f->left--;
+		return f->left ? NOTHING : chunk_ends(f);
+	}
+	if (f->seen < 0xffff)
+		f->seen += f->phase == PHASE_EVENT;
+	if (!(f->flags & FOLLOW_STARTED))
+		look_for_token(f, byte);
+	else
+		f->window = f->window << 8 | byte;
+	if ((f->window & 0xffff) == 0x0a0a || (f->window & LAST_4) == BLANK_LINE)
+		return event_ends(f);
+	return NOTHING;
 }
 
 /* One byte of framing; never called in a phase that is jumped over. */
@@ -266,7 +401,9 @@ static __always_inline u32 framing_byte(struct follow *f, u8 byte)
 		f->phase = PHASE_TRAILER;
 		return RESPONSE_DONE;
 	case PHASE_MARK:
-		return chunk_first_bytes(f, byte);
+	case PHASE_TOKEN:
+	case PHASE_EVENT:
+		return event_byte(f, byte);
 	case PHASE_DATA_CR:
 		if (byte != '\r')
 			return lose(f);
@@ -309,6 +446,19 @@ static __always_inline u32 jump(struct follow *f, u32 have, u32 *happened)
 static __always_inline bool is_jump(u8 phase)
 {
 	return phase == PHASE_DATA || phase == PHASE_BODY;
+}
+
+/* Bytes of a body that are looked at one by one. */
+static __always_inline bool is_body(u8 phase)
+{
+	return phase == PHASE_MARK || phase == PHASE_TOKEN || phase == PHASE_EVENT;
+}
+
+/* A body that ends when the engine closes the connection. */
+static __always_inline bool is_until_close(struct follow *f)
+{
+	return f->phase == PHASE_UNTIL_CLOSE ||
+	       (is_body(f->phase) && !(f->flags & STREAM_CHUNKED));
 }
 
 static __always_inline bool is_rest(u8 phase)

@@ -55,8 +55,23 @@ enum cgroup_subsys_id {
 	cpu_cgrp_id = 1,
 };
 
+struct sock_common {
+	u16 skc_num;
+};
+
 struct sock {
-	int unused_by_us;
+	struct sock_common __sk_common;
+};
+
+struct inet_connection_sock {
+	u8 icsk_pending;
+};
+
+struct tcp_sock {
+	u32 write_seq;
+	u32 chrono_start;
+	u32 chrono_stat[3];
+	u8 chrono_type : 2;
 };
 
 struct sk_buff {

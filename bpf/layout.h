@@ -30,6 +30,7 @@ struct target {
 	u64 ttft_slo_ns;
 	u64 gap_slo_ns;
 	u64 wait_edge_ns;
+	u64 first_chunk_deadline_ns;
 	u64 kind;
 	char name[NAME_BYTES];
 };
@@ -60,7 +61,24 @@ struct counters {
 	u64 ends_unstarted;
 	u64 retransmits;
 	u64 errors;
-	u64 pad;
+	u64 events;
+	/* the network's and the socket's side */
+	u64 loss_probes;
+	u64 synack_retransmits;
+	u64 resets_sent;
+	u64 resets_received;
+	u64 receive_queue_full;
+	u64 writes;
+	u64 writes_stalled; /* bytes were still unsent when the write returned */
+	u64 write_again; /* EAGAIN */
+	u64 blocked_ns; /* with unsent bytes, all streams together */
+	u64 blocked_begun;
+	u64 blocked_ended; /* begun less ended: streams with unsent bytes now */
+	u64 reads;
+	u64 read_wait_ns; /* request in to its first read by the engine */
+	u64 deadlines_missed; /* no first chunk within the deadline */
+	u64 role_frames;
+	u64 spare;
 };
 
 /* what our own limits cost, one line a CPU; every field only grows */
@@ -70,6 +88,25 @@ struct health {
 	u64 storage_full;
 	u64 lost_streams;
 	u64 culprits_full;
+	u64 pad[3];
+};
+
+#define COMM_BYTES 16
+#define MAX_ROLES 512
+
+/* threads of one target that bear one name */
+struct role_key {
+	u32 slot;
+	char comm[COMM_BYTES];
+};
+
+/* what they did on one CPU */
+struct role {
+	u64 run_ns;
+	u64 wait_ns;
+	u64 waits;
+	u64 wait_other_ns;
+	u64 involuntary;
 	u64 pad[3];
 };
 
@@ -117,17 +154,30 @@ struct stream {
 	u64 gap_sum_ns;
 	u64 gap_max_ns;
 	u64 body_bytes;
+	u64 read_ns; /* the engine's first read after the request came in */
+	u64 write_ns; /* its first write */
+	u64 last_write_ns;
+	u64 write_gap_max_ns;
+	u64 blocked_ns; /* with unsent bytes */
+	u32 busy_ms; /* TCP_INFO's: data in flight or waiting to be sent, */
+	u32 rwnd_limited_ms; /* held by the client's window, */
+	u32 sndbuf_limited_ms; /* by the send buffer */
+	u32 writes_stalled;
+	u32 write_again;
 	u32 number; /* n-th stream of its connection, from 1 */
 	u32 slot;
 	u32 chunks;
 	u32 gaps_over;
 	u32 retransmits;
+	u32 events; /* server-sent events in the data chunks */
+	u32 role_frames; /* frames before the first token that hold none */
 	u16 status;
 	u16 flags;
 	u16 local_port;
 	u16 remote_port;
 	u32 family;
 	u32 remote_ip[4];
+	u32 pad;
 };
 
 #define HEAD_BYTES 256

@@ -9,22 +9,25 @@ import ipaddress
 import struct
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
-from typing import Final
+from typing import Any, Final
 
 from bpf.histogram import SLOTS
 
-LAYOUT_VERSION: Final = 2
+LAYOUT_VERSION: Final = 3
 
 NAME_BYTES: Final = 64
 HEAD_BYTES: Final = 256
+MAX_ROLES: Final = 512
 
-TARGET: Final = struct.Struct(f"=4Q{NAME_BYTES}s")
-COUNTERS: Final = struct.Struct("=24Q")
+TARGET: Final = struct.Struct(f"=5Q{NAME_BYTES}s")
+COUNTERS: Final = struct.Struct("=40Q")
 HEALTH: Final = struct.Struct("=8Q")
 HISTOGRAM: Final = struct.Struct(f"=Q{SLOTS}Q5Q")
 CULPRIT_KEY: Final = struct.Struct("=QII")
 CULPRIT: Final = struct.Struct("=QQQ16s")
-STREAM: Final = struct.Struct("=8Q5I4HI16s")
+STREAM: Final = struct.Struct("=13Q12I4HI16s4x")
+ROLE_KEY: Final = struct.Struct("=I16s")
+ROLE: Final = struct.Struct("=8Q")
 EVENT: Final = struct.Struct("=QII")
 EDGE: Final = struct.Struct("=QQII")
 
@@ -82,6 +85,10 @@ class Counters:
     `wait_*` is run-queue delay: by tasks of the target itself (`self`), by others, or by nobody
     (the rest: a sleeping CPU took time to wake). `waits_over` and `gaps_over` and `ttft_over`
     crossed the target's thresholds. `ends_unstarted` streams ended before their first chunk.
+    `events` are server-sent events in the chunks. `loss_probes` are among the `retransmits`.
+    `writes_stalled` left bytes unsent, `blocked_ns` is time with unsent bytes over all streams,
+    `blocked_begun - blocked_ended` streams have some now. `read_wait_ns` is from a request's first
+    byte in to the engine's first read, over `reads`. `deadlines_missed` had no first chunk in time.
     """
 
     run_ns: int = 0
@@ -107,7 +114,23 @@ class Counters:
     ends_unstarted: int = 0
     retransmits: int = 0
     errors: int = 0
-    pad: int = 0
+    events: int = 0
+    loss_probes: int = 0
+    synack_retransmits: int = 0
+    resets_sent: int = 0
+    resets_received: int = 0
+    receive_queue_full: int = 0
+    writes: int = 0
+    writes_stalled: int = 0
+    write_again: int = 0
+    blocked_ns: int = 0
+    blocked_begun: int = 0
+    blocked_ended: int = 0
+    reads: int = 0
+    read_wait_ns: int = 0
+    deadlines_missed: int = 0
+    role_frames: int = 0
+    spare: int = 0
 
     def since(self, earlier: "Counters") -> "Counters":
         """What came after `earlier` was read."""
@@ -131,7 +154,10 @@ class Health:
 class Stream:
     """One request and its answer, as far as it has come. Times are CLOCK_MONOTONIC, 0: not yet.
 
-    `connection` is the socket's cookie, `number` counts the streams on it from 1.
+    `connection` is the socket's cookie, `number` counts the streams on it from 1. `read_ns` is the
+    engine's first read of the request, `write_*` its writes (0 on kernels before 6.3).
+    `blocked_ns` is time with unsent bytes; `busy_ms` and the limited times are TCP_INFO's for this
+    stream, where busy counts both of the others.
     """
 
     connection: int
@@ -142,11 +168,23 @@ class Stream:
     gap_sum_ns: int
     gap_max_ns: int
     body_bytes: int
+    read_ns: int
+    write_ns: int
+    last_write_ns: int
+    write_gap_max_ns: int
+    blocked_ns: int
+    busy_ms: int
+    rwnd_limited_ms: int
+    sndbuf_limited_ms: int
+    writes_stalled: int
+    write_again: int
     number: int
     slot: int
     chunks: int
     gaps_over: int
     retransmits: int
+    events: int
+    role_frames: int
     status: int
     flags: StreamFlags
     local_port: int
@@ -181,57 +219,23 @@ class Edge:
 
 
 _AF_INET6: Final = 10
+_FLAGS_AT: Final = 26
 _HEAD_LEN: Final = struct.Struct("=II")
 
 
 def parse_stream(raw: bytes | memoryview) -> Stream:
     """A `struct stream`."""
-    *numbers, family, address = STREAM.unpack(raw)
-    (
-        connection,
-        request_ns,
-        head_ns,
-        first_ns,
-        last_ns,
-        gap_sum_ns,
-        gap_max_ns,
-        body_bytes,
-        number,
-        slot,
-        chunks,
-        gaps_over,
-        retransmits,
-        status,
-        flags,
-        local_port,
-        remote_port,
-    ) = numbers
+    fields: tuple[Any, ...] = STREAM.unpack(raw)
+    flags, local_port, remote_port, family, address = fields[_FLAGS_AT:]
     remote = (
         ipaddress.IPv6Address(address)
         if family == _AF_INET6
         else ipaddress.IPv4Address(address[:4])
     )
     mapped = remote.ipv4_mapped if isinstance(remote, ipaddress.IPv6Address) else None
-    return Stream(
-        connection,
-        request_ns,
-        head_ns,
-        first_ns,
-        last_ns,
-        gap_sum_ns,
-        gap_max_ns,
-        body_bytes,
-        number,
-        slot,
-        chunks,
-        gaps_over,
-        retransmits,
-        status,
-        StreamFlags(flags),
-        local_port,
-        remote_port,
-        str(mapped or remote),
-    )
+    tail = (StreamFlags(flags), local_port, remote_port, str(mapped or remote))
+    whole: tuple[Any, ...] = (*fields[:_FLAGS_AT], *tail)
+    return Stream(*whole)
 
 
 def parse_event(raw: bytes) -> Event:

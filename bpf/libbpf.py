@@ -24,6 +24,9 @@ _BTF_KIND_TYPEDEF: Final = 8
 _BTF_KIND_FUNC_PROTO: Final = 13
 _BTF_KIND_DATASEC: Final = 15
 _WORDS_KEPT: Final = 40
+_WORD_BYTES: Final = 1 << 20
+"""A verifier's log comes in one piece, with what matters at its end."""
+
 _LIBBPF_DEBUG: Final = 2
 
 _PRINT = ctypes.CFUNCTYPE(c_int, c_int, c_char_p, c_void_p)
@@ -124,6 +127,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "bpf_program__name": (c_char_p, (c_void_p,)),
     "bpf_program__fd": (c_int, (c_void_p,)),
     "bpf_program__set_autoload": (c_int, (c_void_p, ctypes.c_bool)),
+    "bpf_program__autoload": (ctypes.c_bool, (c_void_p,)),
     "bpf_raw_tracepoint_open": (c_int, (c_char_p, c_int)),
     "bpf_link_create": (c_int, (c_int, c_int, c_int, c_void_p)),
     "bpf_map_create": (c_int, (c_int, c_char_p, c_uint32, c_uint32, c_uint32, c_void_p)),
@@ -170,7 +174,7 @@ class Libbpf:
 
         def keep(level: int, template: bytes, arguments: int) -> int:
             if level < _LIBBPF_DEBUG:
-                text = ctypes.create_string_buffer(16384)
+                text = ctypes.create_string_buffer(_WORD_BYTES)
                 libc.vsnprintf(text, c_size_t(len(text)), template, c_void_p(arguments))
                 words.extend(text.value.decode(errors="replace").splitlines())
                 del words[:-_WORDS_KEPT]

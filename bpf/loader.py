@@ -15,13 +15,13 @@ is removed and made anew.
 import hashlib
 import os
 import struct
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from bpf.features import Features, is_bpffs, possible_cpus
-from bpf.layout import LAYOUT_VERSION
+from bpf.layout import LAYOUT_VERSION, MAX_ROLES
 from bpf.libbpf import (
     BPF_CGROUP_INET_EGRESS,
     BPF_CGROUP_INET_INGRESS,
@@ -36,10 +36,24 @@ from bpf.libbpf import (
 OBJECT_DIR: Final = Path(__file__).parent / "objects"
 
 _TRACING: Final = {
-    "sched": ("wakeup", "wakeup_new", "switch_tasks"),
-    "stream": ("stream_close",),
-    "retransmit": ("retransmit",),
+    "sched": {
+        "wakeup": "sched_wakeup",
+        "wakeup_new": "sched_wakeup_new",
+        "switch_tasks": "sched_switch",
+    },
+    "stream": {"stream_close": "inet_sock_set_state"},
+    "retransmit": {
+        "retransmit": "tcp_retransmit_skb",
+        "synack": "tcp_retransmit_synack",
+        "reset_sent": "tcp_send_reset",
+        "reset_received": "tcp_receive_reset",
+        "receive_queue_full": "sock_rcvqueue_full",
+    },
+    "socket": {"engine_read": "sock_recv_length", "engine_write": "sock_send_length"},
 }
+"""Objects, their programs and the tracepoint of each. A program whose tracepoint this kernel does
+not have is left out."""
+
 _ON_CGROUPS: Final = {
     "stream_in": BPF_CGROUP_INET_INGRESS,
     "stream_out": BPF_CGROUP_INET_EGRESS,
@@ -129,7 +143,9 @@ class Programs:
 
 def load(lib: Libbpf, plan: Plan, objects: Path = OBJECT_DIR) -> Programs:
     """Load, or adopt what is pinned; `LibbpfError` says which program or map failed and why."""
-    names = ["sched"] + (["stream", "retransmit"] if plan.features.can_stream else [])
+    names = ["sched"]
+    if plan.features.can_stream:
+        names += ["stream", "retransmit", "socket"]
     constants = _constants(plan.features, plan.max_targets, possible_cpus(lib))
     fingerprint = _fingerprint(objects, names, constants)
     if plan.pin_dir is None:
@@ -166,6 +182,7 @@ def _constants(features: Features, max_targets: int, cpus: int) -> dict[str, int
         "have_prev_state": features.prev_state,
         "have_retransmit_error": features.retransmit_error,
         "cpu_on_v1": features.cpu_on_v1,
+        "hz": features.hz,
     }
 
 
@@ -183,7 +200,18 @@ def _entries(lib: Libbpf, plan: Plan) -> dict[str, int]:
     return dict.fromkeys(per_target, plan.max_targets) | {
         "counters": plan.max_targets * cpus,
         "health": cpus,
+        "roles": MAX_ROLES * cpus,
     }
+
+
+def _attached(features: Features, names: Iterable[str]) -> list[str]:
+    """The programs of these objects that this kernel has a tracepoint for."""
+    return [
+        program
+        for name in names
+        for program, tracepoint in _TRACING[name].items()
+        if tracepoint in features.tracepoints
+    ]
 
 
 def _open(
@@ -205,6 +233,10 @@ def _open(
         if name in wanted:
             lib.check(lib.bpf_map__set_max_entries(handle, wanted[name]), f"size map '{name}'")
         maps[name] = handle
+    attached = _attached(plan.features, [path.name.partition(".")[0]])
+    for name, handle in opened.programs().items():
+        if name not in _ON_CGROUPS and name not in attached:
+            lib.check(lib.bpf_program__set_autoload(handle, False), f"leave out '{name}'")
     return opened, maps
 
 
@@ -229,7 +261,7 @@ def _load_fresh(
                     _pin(lib, fd, plan.pin_dir / "maps" / name)
             for name, fd in programs.items():
                 _pin(lib, fd, plan.pin_dir / "programs" / name)
-        for name in (program for group in names for program in _TRACING[group]):
+        for name in _attached(plan.features, names):
             links[name] = lib.check(
                 lib.bpf_raw_tracepoint_open(None, programs[name]), f"attach program '{name}'"
             )
@@ -265,7 +297,8 @@ def _put_into_kernel(
                 if map_name not in maps:
                     maps[map_name] = os.dup(lib.bpf_map__fd(handle))
             for program, handle in opened.programs().items():
-                programs[program] = os.dup(lib.bpf_program__fd(handle))
+                if lib.bpf_program__autoload(handle):
+                    programs[program] = os.dup(lib.bpf_program__fd(handle))
         finally:
             opened.close()
 
@@ -281,11 +314,15 @@ def _adopt(lib: Libbpf, plan: Plan, objects: Path, names: list[str]) -> Programs
             if (fd := _get(lib, path)) is not None
         }
     wanted: dict[str, set[str]] = {"maps": set(), "programs": set()}
-    wanted["links"] = {program for group in names for program in _TRACING[group]}
+    wanted["links"] = set(_attached(plan.features, names))
     for name in names:
         opened, handles = _open(lib, objects / f"{name}.bpf.o", plan, {})
         wanted["maps"] |= handles.keys()
-        wanted["programs"] |= opened.programs().keys()
+        wanted["programs"] |= {
+            program
+            for program, handle in opened.programs().items()
+            if lib.bpf_program__autoload(handle)
+        }
         opened.close()
     if all(wanted[kind] <= found[kind].keys() for kind in found):
         return Programs(lib, plan, found["maps"], found["programs"], found["links"], "adopted")

@@ -8,8 +8,24 @@ import mmap
 from dataclasses import dataclass
 
 from bpf.histogram import SLOTS, Histogram
-from bpf.layout import COUNTERS, CULPRIT, CULPRIT_KEY, HEALTH, HISTOGRAM, Counters, Health
+from bpf.layout import (
+    COUNTERS,
+    CULPRIT,
+    CULPRIT_KEY,
+    HEALTH,
+    HISTOGRAM,
+    MAX_ROLES,
+    ROLE,
+    ROLE_KEY,
+    Counters,
+    Health,
+)
 from bpf.libbpf import Libbpf, Map
+
+
+def _mapped(fd: int, length: int) -> mmap.mmap:
+    pages = -(-length // mmap.PAGESIZE)
+    return mmap.mmap(fd, pages * mmap.PAGESIZE, mmap.MAP_SHARED, mmap.PROT_READ)
 
 
 class CounterReader:
@@ -18,13 +34,8 @@ class CounterReader:
     def __init__(self, counters_fd: int, health_fd: int, max_targets: int, cpus: int) -> None:
         """Map both arrays; `OSError` if they can't be."""
         self._cpus = cpus
-        self._counters = self._map(counters_fd, max_targets * cpus * COUNTERS.size)
-        self._health = self._map(health_fd, cpus * HEALTH.size)
-
-    @staticmethod
-    def _map(fd: int, length: int) -> mmap.mmap:
-        pages = -(-length // mmap.PAGESIZE)
-        return mmap.mmap(fd, pages * mmap.PAGESIZE, mmap.MAP_SHARED, mmap.PROT_READ)
+        self._counters = _mapped(counters_fd, max_targets * cpus * COUNTERS.size)
+        self._health = _mapped(health_fd, cpus * HEALTH.size)
 
     def counters(self, row: int) -> Counters:
         """What the target in `row` did so far."""
@@ -63,6 +74,50 @@ class HistogramReader:
             raise IndexError(row)
         totals = [sum(column) for column in zip(*HISTOGRAM.iter_unpack(raw), strict=True)]
         return Histogram(tuple(totals[1 : 1 + SLOTS]), totals[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What the threads of one name did for the target in `row`, over all CPUs; it only grows."""
+
+    row: int
+    name: str
+    run_ns: int
+    wait_ns: int
+    waits: int
+    wait_other_ns: int
+    involuntary: int
+
+
+class RoleReader:
+    """Threads by name, mapped like the counters."""
+
+    def __init__(self, names: Map, roles_fd: int, cpus: int) -> None:
+        """`names` tells whose each row is."""
+        self._names = names
+        self._cpus = cpus
+        self._roles = _mapped(roles_fd, MAX_ROLES * cpus * ROLE.size)
+
+    def read(self) -> list[Role]:
+        """Every role there is."""
+        found = []
+        for key in self._names.keys():  # noqa: SIM118
+            value = self._names.get(key)
+            if value is None:
+                continue
+            row, comm = ROLE_KEY.unpack(value)
+            start = int.from_bytes(key, "little") * self._cpus * ROLE.size
+            rows = [
+                ROLE.unpack_from(self._roles, start + cpu * ROLE.size)[:5]
+                for cpu in range(self._cpus)
+            ]
+            name = comm.split(b"\0")[0].decode(errors="backslashreplace")
+            found.append(Role(row, name, *map(sum, zip(*rows, strict=True))))
+        return found
+
+    def close(self) -> None:
+        """Unmap."""
+        self._roles.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
-/* Segments sent again, for the stream and the engine whose they are. */
+/* What goes wrong on the way: segments and SYN-ACKs sent again, resets, a full receive queue. In
+ * softirq the current task means nothing; the socket says whose it is. */
 #include "connection.h"
 
 char LICENSE[] SEC("license") = "GPL";
+
+/* include/net/inet_connection_sock.h, ICSK_TIME_LOSS_PROBE */
+#define TIME_LOSS_PROBE 5
 
 /* set by the loader: since 6.17 the tracepoint also fires for a retransmission that failed and
  * says so in a third argument */
@@ -29,7 +33,70 @@ int retransmit(u64 *ctx)
 		segments = 1;
 	c->stream.retransmits += segments;
 	n = counters_of(c->stream.slot);
+	if (!n)
+		return 0;
+	ADD(n->retransmits, segments);
+	/* a tail loss probe sends the last segment again on suspicion (tcp_send_loss_probe) */
+	if (BPF_CORE_READ((struct inet_connection_sock *)sk, icsk_pending) == TIME_LOSS_PROBE)
+		ADD(n->loss_probes, segments);
+	return 0;
+}
+
+/* A SYN-ACK was sent again: `sk` is the listener, its port says whose. */
+SEC("tp_btf/tcp_retransmit_synack")
+int BPF_PROG(synack, const struct sock *sk)
+{
+	u32 port = BPF_CORE_READ(sk, __sk_common.skc_num);
+	u32 *slot = bpf_map_lookup_elem(&ports, &port);
+	struct counters *n;
+
+	if (!slot || *slot >= max_targets)
+		return 0;
+	n = counters_of(*slot);
 	if (n)
-		ADD(n->retransmits, segments);
+		ADD(n->synack_retransmits, 1);
+	return 0;
+}
+
+static __always_inline struct counters *counters_of_sock(struct sock *sk)
+{
+	struct connection *c = bpf_sk_storage_get(&connections, sk, NULL, 0);
+
+	return c ? counters_of(c->stream.slot) : NULL;
+}
+
+/* The engine's host reset a connection. */
+SEC("tp_btf/tcp_send_reset")
+int BPF_PROG(reset_sent, struct sock *sk)
+{
+	struct counters *n;
+
+	if (!sk)
+		return 0;
+	n = counters_of_sock(sk);
+	if (n)
+		ADD(n->resets_sent, 1);
+	return 0;
+}
+
+/* A client reset a connection. */
+SEC("tp_btf/tcp_receive_reset")
+int BPF_PROG(reset_received, struct sock *sk)
+{
+	struct counters *n = counters_of_sock(sk);
+
+	if (n)
+		ADD(n->resets_received, 1);
+	return 0;
+}
+
+/* A segment was dropped because the engine had not read those before it. */
+SEC("tp_btf/sock_rcvqueue_full")
+int BPF_PROG(receive_queue_full, struct sock *sk)
+{
+	struct counters *n = counters_of_sock(sk);
+
+	if (n)
+		ADD(n->receive_queue_full, 1);
 	return 0;
 }

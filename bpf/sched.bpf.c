@@ -20,6 +20,9 @@ struct task_state {
 	u64 cgroup;
 	u32 slot;
 	u32 generation;
+	u64 role_ns; /* when its role was last looked up */
+	u32 role; /* row in `roles`, 0: none */
+	u32 pad;
 };
 
 /* a task's state lives and dies with the task (kernels from 5.12) */
@@ -64,6 +67,39 @@ struct {
 	__type(value, struct histogram);
 } wait_histograms SEC(".maps");
 
+/* a target's threads by name -> row in `roles` */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_ROLES);
+	__type(key, struct role_key);
+	__type(value, u32);
+} role_rows SEC(".maps");
+
+/* [row * possible CPUs + CPU]; row 0 is nobody's */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct role);
+} roles SEC(".maps");
+
+/* row -> whose; a row is taken by who puts it in here first */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_ROLES);
+	__type(key, u32);
+	__type(value, struct role_key);
+} role_names SEC(".maps");
+
+/* [0]: where to look for a free row */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, u32);
+} last_role SEC(".maps");
+
 /* who held the CPU, the least recent forgotten when full */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -74,6 +110,10 @@ struct {
 
 /* include/linux/sched.h since 4.14 (8ef9925b02c2): the thread's last switch */
 #define TASK_DEAD 0x80
+
+/* a thread gets its name after it has started: look again now and then */
+#define ROLE_EVERY_NS 1000000000
+#define ROLE_TRIES 4
 
 /* shorter waits are the scheduler's daily work, not worth naming a culprit for */
 #define BLAME_FROM_NS 100000
@@ -124,6 +164,7 @@ static __always_inline u32 slot_of(struct task_struct *task, struct task_state *
 	/* a stamp from before belongs to another target, or to none */
 	state->runnable_ns = 0;
 	state->running_ns = 0;
+	state->role_ns = 0;
 	state->cgroup = cgroup;
 	state->generation = now_at;
 	state->slot = slot && *slot < max_targets ? *slot : 0;
@@ -171,10 +212,52 @@ static __always_inline void blame(struct task_struct *holder, u32 slot, u64 wait
 	}
 }
 
+/* The row that counts for this thread's name: looked up once a second, given out when it is new. */
+static __always_inline void find_role(struct task_struct *task, struct task_state *state, u64 now)
+{
+	struct role_key key = { .slot = state->slot };
+	u32 zero = 0, fresh, i;
+	u32 *row, *last;
+
+	state->role_ns = now;
+	bpf_probe_read_kernel_str(key.comm, sizeof(key.comm), task->comm);
+	row = bpf_map_lookup_elem(&role_rows, &key);
+	if (row) {
+		state->role = *row;
+		return;
+	}
+	state->role = 0;
+	last = bpf_map_lookup_elem(&last_role, &zero);
+	if (!last)
+		return;
+	/* another CPU may be at it too; whoever puts a row into role_names first has it */
+	for (i = 0; i < ROLE_TRIES; i++) {
+		fresh = *last % (MAX_ROLES - 1) + 1;
+		*last = fresh;
+		if (bpf_map_update_elem(&role_names, &fresh, &key, BPF_NOEXIST))
+			continue;
+		if (!bpf_map_update_elem(&role_rows, &key, &fresh, BPF_NOEXIST))
+			state->role = fresh;
+		return;
+	}
+}
+
+static __always_inline struct role *role_of(struct task_struct *task, struct task_state *state,
+					    u64 now)
+{
+	u32 row;
+
+	if (!state->role_ns || now - state->role_ns > ROLE_EVERY_NS)
+		find_role(task, state, now);
+	row = state->role * possible_cpus + bpf_get_smp_processor_id();
+	return state->role ? bpf_map_lookup_elem(&roles, &row) : NULL;
+}
+
 static __always_inline void left_cpu(struct task_struct *task, bool runnable, u64 now)
 {
 	struct task_state *state = state_of(task);
 	struct counters *c;
+	struct role *r;
 	u32 slot;
 
 	if (!state)
@@ -188,6 +271,12 @@ static __always_inline void left_cpu(struct task_struct *task, bool runnable, u6
 			c->run_ns += now - state->running_ns;
 		c->involuntary += runnable;
 	}
+	r = role_of(task, state, now);
+	if (r) {
+		if (state->running_ns)
+			r->run_ns += now - state->running_ns;
+		r->involuntary += runnable;
+	}
 	state->running_ns = 0;
 	/* also clears a stamp from a wake-up that found the task still running */
 	state->runnable_ns = runnable ? now : 0;
@@ -200,6 +289,7 @@ static __always_inline void came_on_cpu(struct task_struct *task, struct task_st
 	struct histogram *h;
 	struct counters *c;
 	struct target *target;
+	struct role *r;
 	u32 slot, bucket;
 	u64 wait;
 
@@ -226,12 +316,19 @@ static __always_inline void came_on_cpu(struct task_struct *task, struct task_st
 	if (bucket < HIST_SLOTS)
 		h->slots[bucket]++;
 
+	r = role_of(task, state, now);
+	if (r) {
+		r->wait_ns += wait;
+		r->waits++;
+	}
 	if (holder->pid) { /* an idle CPU was held by nobody */
 		holder_state = state_of(holder);
 		if (holder_state && holder_state->slot == slot) {
 			c->wait_self_ns += wait;
 		} else {
 			c->wait_other_ns += wait;
+			if (r)
+				r->wait_other_ns += wait;
 			if (wait >= BLAME_FROM_NS)
 				blame(holder, slot, wait);
 		}

@@ -24,15 +24,6 @@ struct {
 	__type(value, u32);
 } stream_cgroups SEC(".maps");
 
-/* listening port -> target: which sockets serve, and whose they are where a cgroup is shared */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 4096);
-	__type(key, u32);
-	__type(value, u32);
-} ports SEC(".maps");
-
 /* stream starts, first chunks and ends, for the agent */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -92,6 +83,20 @@ static __always_inline void tell(struct connection *c, u32 kind, u32 reason, u64
 	bpf_ringbuf_submit(e, 0);
 }
 
+/* No first chunk in time, whether it comes late or never (seed A18). Answers that are no event
+ * stream have none to wait for. */
+static __always_inline void check_deadline(struct connection *c, struct counters *n, u64 now)
+{
+	struct target *target = bpf_map_lookup_elem(&targets, &c->stream.slot);
+
+	if (!target || !target->first_chunk_deadline_ns)
+		return;
+	if (c->stream.head_ns && !(c->stream.flags & STREAM_EVENTS))
+		return;
+	if (now - c->stream.request_ns > target->first_chunk_deadline_ns)
+		ADD(n->deadlines_missed, 1);
+}
+
 static __always_inline void end_stream(struct connection *c, u32 reason, u64 now)
 {
 	struct counters *n = counters_of(c->stream.slot);
@@ -104,7 +109,10 @@ static __always_inline void end_stream(struct connection *c, u32 reason, u64 now
 		ADD(n->body_bytes, c->stream.body_bytes);
 		if (!c->stream.first_ns && c->stream.flags & STREAM_EVENTS)
 			ADD(n->ends_unstarted, 1);
+		if (!c->stream.first_ns)
+			check_deadline(c, n, now);
 	}
+	unsent(c, n, false, now);
 	tell(c, EVENT_END, reason, now);
 	c->stream.request_ns = 0;
 }
@@ -118,6 +126,7 @@ static __always_inline void first_chunk(struct connection *c, struct counters *n
 	ADD(n->first_chunks, 1);
 	ADD(n->ttft_sum_ns, ttft);
 	observe(&ttft_histograms, c->stream.slot, ttft);
+	check_deadline(c, n, now);
 	if (target && target->ttft_slo_ns && ttft > target->ttft_slo_ns) {
 		ADD(n->ttft_over, 1);
 		raise_edge(n, c->stream.slot, EDGE_TTFT, now, ttft);
@@ -153,6 +162,9 @@ static __always_inline void chunk_done(struct connection *c, u64 now)
 	c->stream.chunks++;
 	ADD(n->chunks, 1);
 	if (c->stream.flags & STREAM_EVENTS) {
+		c->stream.events += c->follow.events;
+		ADD(n->events, c->follow.events);
+		c->follow.events = 0;
 		if (c->stream.first_ns)
 			next_chunk(c, n, now);
 		else
@@ -178,6 +190,7 @@ static __always_inline void head_done(struct connection *c, u64 now)
 /* A function of its own to the verifier: checked once, not once for each byte of a window. */
 __noinline int note(struct connection *c, u32 happened, u64 now)
 {
+	struct counters *n;
 	struct health *h;
 
 	if (!c)
@@ -193,6 +206,12 @@ __noinline int note(struct connection *c, u32 happened, u64 now)
 		break;
 	case CHUNK_DONE:
 		chunk_done(c, now);
+		break;
+	case ROLE_DONE:
+		c->stream.role_frames++;
+		n = counters_of(c->stream.slot);
+		if (n)
+			ADD(n->role_frames, 1);
 		break;
 	case RESPONSE_DONE:
 		end_stream(c, END_COMPLETE, now);
@@ -220,9 +239,38 @@ struct walk {
 	u64 now;
 	u32 at;
 	u32 end;
+	u32 write_seq; /* the last byte the engine wrote, and one */
 };
 
 #define WINDOW 16
+
+#define EVENTS_WINDOW 64
+
+/* The events of a chunk are counted eight bytes at a time, `n` bytes at the most. */
+static __always_inline long step_over_events(struct walk *w, u64 n)
+{
+	struct connection *c = w->connection;
+	u64 words[EVENTS_WINDOW / 8] = {};
+	u32 happened, i;
+
+	if (n > EVENTS_WINDOW)
+		n = EVENTS_WINDOW;
+	barrier_var(n);
+	if (n < 1 || n > EVENTS_WINDOW || bpf_skb_load_bytes(w->skb, w->at, words, n))
+		return 1;
+#pragma unroll
+	for (i = 0; i < EVENTS_WINDOW / 8; i++) {
+		if (8 * i < n)
+			count_events(&c->follow, bytes_equal(words[i], '\n'),
+				     bytes_equal(words[i], '\r'), n - 8 * i < 8 ? n - 8 * i : 8);
+	}
+	n = jump(&c->follow, n, &happened);
+	c->stream.body_bytes += n;
+	w->at += n;
+	if (happened)
+		note(c, happened, w->now);
+	return 0;
+}
 
 /* One jump over payload, or one window of framing. Returns 1 when the packet is through. */
 static __always_inline long step(struct walk *w)
@@ -237,6 +285,11 @@ static __always_inline long step(struct walk *w)
 	if (w->at >= w->end || is_rest(f->phase))
 		return 1;
 	n = w->end - w->at;
+	if (f->phase == PHASE_DATA && c->stream.flags & STREAM_EVENTS) {
+		if (n > f->left)
+			n = f->left;
+		return step_over_events(w, n);
+	}
 	if (is_jump(f->phase)) {
 		n = jump(f, n, &happened);
 		c->stream.body_bytes += n;
@@ -257,7 +310,7 @@ static __always_inline long step(struct walk *w)
 		byte = bytes[0];
 		bytes[0] = bytes[0] >> 8 | bytes[1] << 56;
 		bytes[1] >>= 8;
-		c->stream.body_bytes += f->phase == PHASE_MARK;
+		c->stream.body_bytes += is_body(f->phase);
 		w->at++;
 		happened = follow_byte(f, byte);
 		if (happened) {
@@ -366,7 +419,16 @@ static __always_inline void begin_stream(struct __sk_buff *skb, struct connectio
 	c->stream.gap_sum_ns = 0;
 	c->stream.gap_max_ns = 0;
 	c->stream.body_bytes = 0;
+	c->stream.read_ns = 0;
+	c->stream.write_ns = 0;
+	c->stream.last_write_ns = 0;
+	c->stream.write_gap_max_ns = 0;
+	c->stream.blocked_ns = 0;
+	c->stream.writes_stalled = 0;
+	c->stream.write_again = 0;
 	c->stream.chunks = 0;
+	c->stream.events = 0;
+	c->stream.role_frames = 0;
 	c->stream.gaps_over = 0;
 	c->stream.retransmits = 0;
 	c->stream.status = 0;
@@ -407,7 +469,7 @@ static __always_inline bool is_post(struct __sk_buff *skb, struct segment *s)
 static __always_inline struct connection *new_connection(struct __sk_buff *skb, struct bpf_sock *sk)
 {
 	struct connection *c;
-	u32 slot = server_of(skb, sk);
+	u32 slot = server_of(skb, sk), ip4;
 	u16 remote_port;
 
 	if (!slot)
@@ -436,8 +498,10 @@ static __always_inline struct connection *new_connection(struct __sk_buff *skb, 
 	c->stream.local_port = sk->src_port;
 	c->stream.remote_port = bpf_ntohs(remote_port);
 	c->stream.family = sk->family;
+	ip4 = sk->dst_ip4;
+	barrier_var(ip4); /* or the compiler picks a field's address, which the verifier forbids */
 	if (sk->family == 2) {
-		c->stream.remote_ip[0] = sk->dst_ip4;
+		c->stream.remote_ip[0] = ip4;
 	} else {
 		c->stream.remote_ip[0] = sk->dst_ip6[0];
 		c->stream.remote_ip[1] = sk->dst_ip6[1];
@@ -454,11 +518,15 @@ int stream_in(struct __sk_buff *skb)
 	struct bpf_sock *sk = NULL;
 	struct connection *c = connection_of(skb, &sk);
 	struct segment s = {};
+	struct tcp_sock *tp;
 	u64 now;
 
 	if (!sk || !parse_segment(skb, &s))
 		return PASS;
 	if (c && s.flags & RST && c->stream.request_ns) {
+		tp = bpf_skc_to_tcp_sock(sk);
+		if (tp)
+			take_chrono(c, tp, false);
 		c->follow.phase = PHASE_LOST;
 		end_stream(c, END_CLIENT_RESET, bpf_ktime_get_ns());
 		return PASS;
@@ -473,6 +541,9 @@ int stream_in(struct __sk_buff *skb)
 			c = new_connection(skb, sk);
 		if (!c)
 			return PASS;
+		tp = bpf_skc_to_tcp_sock(sk);
+		if (tp)
+			take_chrono(c, tp, true);
 		begin_stream(skb, c, &s, now);
 	}
 	if (c) {
@@ -486,10 +557,15 @@ static __always_inline bool begin_walk(struct __sk_buff *skb, struct walk *w, st
 {
 	struct bpf_sock *sk = NULL;
 	struct connection *c = connection_of(skb, &sk);
+	struct tcp_sock *tp;
 	u32 skip = 0;
 
 	if (!c || !parse_segment(skb, s))
 		return false;
+	tp = bpf_skc_to_tcp_sock(sk);
+	if (tp && c->stream.request_ns)
+		take_chrono(c, tp, false);
+	w->write_seq = tp ? tp->write_seq : 0;
 	w->skb = skb;
 	w->connection = c;
 	w->now = bpf_ktime_get_ns();
@@ -527,9 +603,11 @@ static __always_inline void end_walk(struct walk *w, struct segment *s)
 		note(c, lose(&c->follow), w->now);
 		return;
 	}
+	if (c->blocked_since_ns && c->out_next == w->write_seq)
+		unsent(c, counters_of(c->stream.slot), false, w->now);
 	if (!c->stream.request_ns || !(s->flags & (FIN | RST)))
 		return;
-	if (c->follow.phase == PHASE_UNTIL_CLOSE && !(s->flags & RST))
+	if (is_until_close(&c->follow) && !(s->flags & RST))
 		end_stream(c, END_COMPLETE, w->now);
 	else if (c->follow.phase != PHASE_TRAILER)
 		end_stream(c, END_SERVER_CLOSED, w->now);
@@ -559,11 +637,15 @@ SEC("tp_btf/inet_sock_set_state")
 int BPF_PROG(stream_close, const struct sock *sk, int old_state, int new_state)
 {
 	struct connection *c;
+	struct tcp_sock *tp;
 
 	if (new_state != TCP_CLOSE)
 		return 0;
 	c = bpf_sk_storage_get(&connections, (void *)sk, NULL, 0);
 	if (c && c->stream.request_ns) {
+		tp = bpf_skc_to_tcp_sock((void *)sk);
+		if (tp)
+			take_chrono(c, tp, false);
 		c->follow.phase = PHASE_LOST;
 		end_stream(c, END_CLOSED, bpf_ktime_get_ns());
 	}

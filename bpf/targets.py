@@ -4,7 +4,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from bpf.layout import COUNTERS, CULPRIT_KEY, HISTOGRAM, NAME_BYTES, TARGET, TargetKind
+from bpf.layout import (
+    COUNTERS,
+    CULPRIT_KEY,
+    HISTOGRAM,
+    NAME_BYTES,
+    ROLE,
+    ROLE_KEY,
+    TARGET,
+    TargetKind,
+)
 from bpf.libbpf import Map
 from bpf.loader import Programs
 
@@ -30,6 +39,7 @@ class Target:
     ttft_slo_ns: int = 0
     gap_slo_ns: int = 0
     wait_edge_ns: int = 0
+    first_chunk_deadline_ns: int = 0
     cpu_cgroups: frozenset[int] = field(default_factory=frozenset)
     processes: frozenset[int] = field(default_factory=frozenset)
     stream_cgroups: frozenset[int] = field(default_factory=frozenset)
@@ -88,7 +98,7 @@ class TargetTable:
         rows = {}
         for row in range(1, self._targets.max_entries):
             raw = self._targets.get(row.to_bytes(4, "little")) or b""
-            name = TARGET.unpack(raw)[4].rstrip(b"\0").decode(errors="replace")
+            name = TARGET.unpack(raw)[-1].rstrip(b"\0").decode(errors="replace")
             if name:
                 rows[name] = row
         return rows
@@ -107,6 +117,7 @@ class TargetTable:
                 target.ttft_slo_ns,
                 target.gap_slo_ns,
                 target.wait_edge_ns,
+                target.first_chunk_deadline_ns,
                 target.kind,
                 target.name.encode()[: NAME_BYTES - 1],
             ),
@@ -128,8 +139,24 @@ class TargetTable:
         for culprit in culprits.keys():  # noqa: SIM118
             if CULPRIT_KEY.unpack(culprit)[1] == row:
                 culprits.delete(culprit)
+        self._free_roles(row)
         # the name last: who is stopped before this finds the row its old owner's, and clears it
         self._targets.put(key, bytes(TARGET.size))
+
+    def _free_roles(self, row: int) -> None:
+        rows, names = self._programs.map("role_rows"), self._programs.map("role_names")
+        roles = self._programs.map("roles")
+        for key in rows.keys():  # noqa: SIM118
+            if ROLE_KEY.unpack(key)[0] != row:
+                continue
+            role = rows.get(key)
+            rows.delete(key)
+            if role is None:
+                continue
+            for cpu in range(self._programs.cpus):
+                at = int.from_bytes(role, "little") * self._programs.cpus + cpu
+                roles.put(at.to_bytes(4, "little"), bytes(ROLE.size))
+            names.delete(role)
 
     @staticmethod
     def _sync(kernel: Map, key_bytes: int, owners: Mapping[int, int]) -> bool:

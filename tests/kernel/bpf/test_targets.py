@@ -199,7 +199,7 @@ def test_keys_that_are_wanted_no_more_are_removed(empty: Watched) -> None:
 
 def test_thresholds_are_told_and_can_be_changed(empty: Watched) -> None:
     thresholds = empty.programs.map("targets")
-    for wanted in ((1, 2, 3), (4, 5, 6)):
+    for wanted in ((1, 2, 3, 4), (5, 6, 7, 8)):
         row = empty.watch(Target("a", TargetKind.ENGINE, *wanted))
         told = TARGET.unpack(thresholds.get(row.to_bytes(4, "little")) or b"")
-        assert told[:4] == (*wanted, TargetKind.ENGINE)
+        assert told[:5] == (*wanted, TargetKind.ENGINE)

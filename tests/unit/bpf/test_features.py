@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bpf.features import (
+    TRACEPOINTS,
     Features,
     Finding,
     cgroup_mounts,
@@ -34,6 +35,8 @@ ALL = Features(
     loop=True,
     prev_state=True,
     retransmit_error=True,
+    tracepoints=frozenset(TRACEPOINTS),
+    hz=250,
     cpu_on_v1=False,
     cgroup2=Path("/sys/fs/cgroup"),
 )

@@ -38,11 +38,23 @@ SIZES = {
     "histogram": layout.HISTOGRAM.size,
     "culprit_key": layout.CULPRIT_KEY.size,
     "culprit": layout.CULPRIT.size,
+    "role_key": layout.ROLE_KEY.size,
+    "role": layout.ROLE.size,
     "stream": layout.STREAM.size,
     "event": layout.EVENT.size + layout.STREAM.size,
     "start_event": layout.EVENT.size + layout.STREAM.size + 8 + layout.HEAD_BYTES,
     "edge": layout.EDGE.size,
 }
+
+
+TARGET_FIELDS = [
+    "ttft_slo_ns",
+    "gap_slo_ns",
+    "wait_edge_ns",
+    "first_chunk_deadline_ns",
+    "kind",
+    "name",
+]
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +89,7 @@ def test_the_header_as_these_tests_read_it_is_what_the_compiler_read(name: str) 
         ("HIST_SLOTS", histogram.SLOTS),
         ("NAME_BYTES", layout.NAME_BYTES),
         ("HEAD_BYTES", layout.HEAD_BYTES),
+        ("MAX_ROLES", layout.MAX_ROLES),
     ],
 )
 def test_a_constant_agrees_with_the_header(name: str, here: int) -> None:
@@ -118,7 +131,7 @@ def test_fields_stand_in_the_headers_order(name: str, here: type[Counters] | typ
 @pytest.mark.parametrize(
     ("name", "here", "names"),
     [
-        ("target", layout.TARGET, ["ttft_slo_ns", "gap_slo_ns", "wait_edge_ns", "kind", "name"]),
+        ("target", layout.TARGET, TARGET_FIELDS),
         ("culprit_key", layout.CULPRIT_KEY, ["cgroup", "slot", "pad"]),
         ("culprit", layout.CULPRIT, ["wait_ns", "waits", "worst_ns", "comm"]),
         ("edge", layout.EDGE, ["at_ns", "value_ns", "slot", "kind"]),
@@ -158,11 +171,23 @@ streams = st.builds(
     gap_sum_ns=u64,
     gap_max_ns=u64,
     body_bytes=u64,
+    read_ns=u64,
+    write_ns=u64,
+    last_write_ns=u64,
+    write_gap_max_ns=u64,
+    blocked_ns=u64,
+    busy_ms=u32,
+    rwnd_limited_ms=u32,
+    sndbuf_limited_ms=u32,
+    writes_stalled=u32,
+    write_again=u32,
     number=u32,
     slot=u32,
     chunks=u32,
     gaps_over=u32,
     retransmits=u32,
+    events=u32,
+    role_frames=u32,
     status=u16,
     flags=st.sampled_from([StreamFlags(value) for value in range(8)]),
     local_port=u16,
