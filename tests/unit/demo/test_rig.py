@@ -132,12 +132,11 @@ def test_processes_are_in_their_groups_on_their_cores(place: Place) -> None:
         lambda: all(os.sched_getaffinity(pid) == {cores.engine} for pid in pids[:NEIGHBOURS])
     )
     homes = [
-        (directory / name / "cgroup.procs", f"{pid}
-")
+        (directory / name / "cgroup.procs", str(pid))
         for directory in place.groups
         for name, pid in zip([*names, "agent"], pids, strict=True)
     ]
-    assert until(lambda: all(file.read_text() == pid for file, pid in homes))
+    assert until(lambda: all(file.read_text().split() == [pid] for file, pid in homes))
     for name in ("engine", *names):
         group = cpu_group(read_hierarchies(), f"/{place.name}/{name}")
         assert read_weight(group) == DEFAULT_WEIGHT
