@@ -1,9 +1,7 @@
 """A node under test: the real sitsd, a real engine in a cgroup, clients and neighbours."""
 
 import json
-import os
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -397,10 +395,3 @@ def at_start(engine: Running) -> bool:
 def gone(processes: list[psutil.Process]) -> bool:
     """Whether none of them runs any more."""
     return not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes)
-
-
-def stop_and_go(pid: int, seconds: float) -> None:
-    """Stop a process for a while."""
-    os.kill(pid, signal.SIGSTOP)
-    time.sleep(seconds)
-    os.kill(pid, signal.SIGCONT)
