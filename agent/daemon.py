@@ -140,8 +140,10 @@ class Daemon:
             while not self._stopping:
                 now_s = time.monotonic()
                 if now_s >= look_at_s:
-                    look_at_s = now_s + self._policy.agent.discovery_interval_ms / 1e3
                     self._look()
+                    if look_at_s == 0.0:
+                        notify("READY=1")
+                    look_at_s = now_s + self._policy.agent.discovery_interval_ms / 1e3
                 if now_s >= moment_at_s:
                     moment_at_s = now_s + _MOMENT_S
                     self._remember()
@@ -149,8 +151,6 @@ class Daemon:
                 self._change_mode()
                 for message in self._supervisor.receive():
                     self._said(message)
-                if look_at_s - now_s > 0:
-                    notify("READY=1")
                 selector.select(_TICK_S)
                 self._node.consume()
                 with suppress(BlockingIOError):
@@ -181,6 +181,11 @@ class Daemon:
 
     def _look(self) -> None:
         surroundings = self._discovery.look()
+        # an engine that is gone ended its streams: that has to be heard while its row has its name
+        self._node.consume()
+        for found in surroundings.engines:
+            if not found.present:
+                self._state.streams.forget(found.name)
         self._state.set_surroundings(surroundings)
         problems = self._node.watch(surroundings)
         problems += [

@@ -15,6 +15,7 @@ import pytest
 from agent.client import RefusedError
 from bpf.libbpf import Libbpf
 from controller.engines.page import MAGIC
+from tests.engines.reference_process import Client
 from tests.kernel.conftest import MakeGroup, TwinGroup
 
 from .conftest import Node
@@ -291,12 +292,22 @@ def test_an_engine_that_goes_with_its_cgroup_and_comes_back_is_followed_again(
         sitsd.following()
         with burning(neighbour), load(first):
             sitsd.engine(lambda engine: engine["chunks_per_s"] > 0)
-        first.process.kill()
-        first.process.wait()
+        with ExitStack() as clients:
+            for _ in range(3):
+                client = clients.enter_context(Client(first))
+                client.send("/v1/completions", {"prompt": "a", "max_tokens": 2000, "stream": True})
+                client.read_head()
+                client.read_chunk()
+            first.process.kill()
+            first.process.wait()
         group.remove()
         gone = sitsd.engine(lambda engine: not engine["found"])
         assert "no process in cgroup" in gone["detail"]
         assert sitsd.metric("sits_engine_up", engine="chat") == 0
+        assert sitsd.metric("sits_streams_active", engine="chat") == 0
+        cut = [s for s in sitsd.api.streams()["streams"] if s["reason"] != "complete"]
+        assert len(cut) == 3
+        assert {(each["reason"], each["good"]) for each in cut} == {("server_closed", False)}
         for directory in {group.v2, group.cpu}:
             directory.mkdir()
         second = stack.enter_context(engine_in(group, tmp_path))
