@@ -27,9 +27,11 @@ from agent.metrics import EngineFigures, Figures, FiguresCollector, NeighbourFig
 from agent.node import HISTOGRAMS, Node
 from agent.notify import notify
 from agent.recorder import Recorder
+from agent.spans import Meanwhile, SpanCounts
 from agent.state import State
 from agent.streams import take
 from agent.supervisor import Supervisor
+from agent.tracing import start_tracing
 from agent.view import View
 from bpf.layout import Event
 from bpf.loader import unload
@@ -83,6 +85,8 @@ class Daemon:
         self._discovery = Discovery(policy, hierarchies)
         self._slos = {engine.name: engine.slo for engine in policy.engines}
         self._names: Mapping[int, str] = {}
+        self._tracing, problem = start_tracing(policy, self._meanwhile)
+        self._state.set_problems("spans", [problem] if problem else [])
         self._node = Node(policy)
         self._stopping = False
         self._mode_asked: tuple[Mode, str] | None = None
@@ -112,7 +116,7 @@ class Daemon:
         self._node.load(self._on_event)
         self._state.set_problems("kernel", self._node.problems)
         self._supervisor = Supervisor(
-            policy, self._node.handles, self._undo_path, self._recorder.forget_open
+            policy, self._node.handles, self._undo_path, self._forget_open
         )
 
     def run(self) -> None:
@@ -136,8 +140,10 @@ class Daemon:
             while not self._stopping:
                 now_s = time.monotonic()
                 if now_s >= look_at_s:
-                    look_at_s = now_s + self._policy.agent.discovery_interval_ms / 1e3
                     self._look()
+                    if look_at_s == 0.0:
+                        notify("READY=1")
+                    look_at_s = now_s + self._policy.agent.discovery_interval_ms / 1e3
                 if now_s >= moment_at_s:
                     moment_at_s = now_s + _MOMENT_S
                     self._remember()
@@ -145,8 +151,6 @@ class Daemon:
                 self._change_mode()
                 for message in self._supervisor.receive():
                     self._said(message)
-                if look_at_s - now_s > 0:
-                    notify("READY=1")
                 selector.select(_TICK_S)
                 self._node.consume()
                 with suppress(BlockingIOError):
@@ -167,6 +171,8 @@ class Daemon:
         self._metrics.stop()
         self._admin.stop()
         self._supervisor.stop()
+        if self._tracing is not None:
+            self._tracing.close()
         self._event("stop", "sitsd", {})
         self._node.close()
         self._recorder.close()
@@ -175,6 +181,11 @@ class Daemon:
 
     def _look(self) -> None:
         surroundings = self._discovery.look()
+        # an engine that is gone ended its streams: that has to be heard while its row has its name
+        self._node.consume()
+        for found in surroundings.engines:
+            if not found.present:
+                self._state.streams.forget(found.name)
         self._state.set_surroundings(surroundings)
         problems = self._node.watch(surroundings)
         problems += [
@@ -217,8 +228,30 @@ class Daemon:
         ended = take(self._state.streams, event, name, slo, cause)
         if ended is not None:
             self._state.count_end(name, ended.reason, ended.good)
+        if self._tracing is not None:
+            self._tracing.stream(name, event, ended)
+
+    def _meanwhile(self, engine: str, since_ns: int) -> Meanwhile:
+        seconds = (time.monotonic_ns() - since_ns) / 1e9
+        window = None
+        if seconds >= _MOMENT_S:
+            with self._state.lock:
+                window = self._state.history(engine).window(seconds)
+        return Meanwhile(
+            pid=min(self._state.found(engine).pids, default=None),
+            wait_ns=window.counters.wait_ns if window is not None else None,
+        )
+
+    def _forget_open(self) -> None:
+        self._recorder.forget_open()
+        if self._tracing is not None:
+            self._tracing.forget_open()
 
     def _remember(self) -> None:
+        if self._tracing is not None:
+            problem = self._tracing.problem
+            said = f"spans do not reach the collector: {problem}"
+            self._state.set_problems("spans", [said] if problem else [])
         for engine in self._policy.engines:
             ttft, gap, wait = (self._node.histogram(which, engine.name) for which in HISTOGRAMS)
             moment = Moment(
@@ -245,8 +278,12 @@ class Daemon:
             case "decision":
                 self._state.count_decision(message["engine"], message["cause"])
                 self._recorder.decision(message)
+                if self._tracing is not None:
+                    self._tracing.decision(message)
             case "ack":
                 self._recorder.ack(message)
+                if self._tracing is not None:
+                    self._tracing.ack(message)
             case "event":
                 self._event(
                     message["kind"], message["subject"], message["detail"], message["mono_ns"]
@@ -325,6 +362,7 @@ class Daemon:
             loop=status["loop"] if status is not None else None,
             decisions=state.decisions(),
             journal_dropped=self._recorder.journal.dropped + self._recorder.dropped,
+            spans=self._tracing.counts() if self._tracing is not None else SpanCounts(),
         )
 
 

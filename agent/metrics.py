@@ -16,6 +16,7 @@ from prometheus_client.core import (
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from agent.spans import SpanCounts
 from bpf.histogram import EMPTY, Histogram
 from bpf.layout import Counters, Health
 from controller.timing import histogram_of
@@ -108,6 +109,7 @@ class Figures:
     loop: Mapping[str, Any] | None
     decisions: Mapping[tuple[str, str], int]
     journal_dropped: int
+    spans: SpanCounts = field(default_factory=SpanCounts)
 
 
 class FiguresCollector(Collector):
@@ -121,6 +123,7 @@ class FiguresCollector(Collector):
         """Every family, with all its series."""
         figures = self._figures()
         yield from _agent(figures)
+        yield from _spans(figures.spans)
         yield from _streams(figures.engines)
         yield from _cpu(figures)
         yield from _engine_state(figures.engines)
@@ -158,6 +161,28 @@ def _agent(figures: Figures) -> Iterator[Metric]:
         lost.add_metric([name], getattr(figures.health, name))
     lost.add_metric(["journal_rows"], figures.journal_dropped)
     yield lost
+
+
+def _spans(spans: SpanCounts) -> Iterator[Metric]:
+    yield CounterMetricFamily(
+        "sits_spans_exported", "Spans that the collector took.", spans.exported
+    )
+    dropped = CounterMetricFamily(
+        "sits_spans_dropped", "Spans that did not get there, by reason.", labels=["why"]
+    )
+    for why, count in spans.dropped.items():
+        dropped.add_metric([why], count)
+    yield dropped
+    yield CounterMetricFamily(
+        "sits_traceparent_invalid",
+        "Requests whose traceparent did not hold.",
+        spans.malformed_callers,
+    )
+    yield CounterMetricFamily(
+        "sits_request_heads_cut",
+        "Requests whose head went on after its first bytes; a traceparent there is not seen.",
+        spans.cut_heads,
+    )
 
 
 def _streams(engines: tuple[EngineFigures, ...]) -> Iterator[Metric]:

@@ -124,6 +124,11 @@ class StreamLog:
             self._ended.append(done)
         return done
 
+    def forget(self, engine: str) -> None:
+        """An engine is gone: no end comes any more for what it had under way."""
+        with self._lock:
+            self._paths = {key: each for key, each in self._paths.items() if each[0] != engine}
+
     def under_way(self, engine: str) -> int:
         """How many streams of an engine have started and not ended."""
         with self._lock:

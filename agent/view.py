@@ -16,7 +16,7 @@ from bpf.features import findings, kernel_release
 from bpf.histogram import Histogram
 from bpf.layout import Counters
 from controller.attribution import MEANING, Cause
-from controller.journal import Journal
+from controller.journal import Journal, JournalError
 from controller.limits.cgroup import Hierarchies
 from controller.policy_model import Engine, Mode
 from controller.timing import histogram_of
@@ -116,15 +116,9 @@ class View:
         with self._state.lock:
             window = self._state.history(engine).window(seconds)
         since_ns = time.monotonic_ns() - int(seconds * 1e9)
-        since_wall_ns = time.time_ns() - int(seconds * 1e9)
         streams = self._state.streams.recent(engine, since_ns)
         slow = sorted((s for s in streams if not s.good), key=_slowness, reverse=True)
         causes = _causes(window)
-        decisions = [
-            row.as_dict()
-            for row in self._journal.recent(SHOWN, engine)
-            if row.wall_ns >= since_wall_ns
-        ]
         return {
             "engine": engine,
             "seconds": seconds,
@@ -141,15 +135,18 @@ class View:
                 for culprit in self._node.culprits(engine)[:SHOWN]
             ],
             "slow_streams": [each.as_dict() for each in slow[:SHOWN]],
-            "decisions": decisions,
+            "decisions": self._decisions(engine, time.time_ns() - int(seconds * 1e9)),
         }
 
     def journal(self, limit: int, engine: str | None, before: int | None) -> JsonObject:
-        """The newest decisions and events."""
-        return {
-            "decisions": [row.as_dict() for row in self._journal.recent(limit, engine, before)],
-            "events": [row.as_dict() for row in self._journal.recent_events(limit)],
-        }
+        """The newest decisions and events; `ApiError` 503 if the journal can't be read."""
+        try:
+            return {
+                "decisions": [row.as_dict() for row in self._journal.recent(limit, engine, before)],
+                "events": [row.as_dict() for row in self._journal.recent_events(limit)],
+            }
+        except JournalError as error:
+            raise ApiError(503, str(error)) from None
 
     def policy(self) -> JsonObject:
         """The policy in force."""
@@ -199,6 +196,14 @@ class View:
             "attainment": state.attainment(engine.name, ATTAINMENT_S),
             "totals": {name: getattr(totals, name) for name in _TOTALS},
         }
+
+    def _decisions(self, engine: str, since_wall_ns: int) -> list[JsonObject]:
+        """An engine's decisions since then; none if the journal can't be read."""
+        try:
+            rows = self._journal.recent(SHOWN, engine)
+        except JournalError:
+            return []
+        return [row.as_dict() for row in rows if row.wall_ns >= since_wall_ns]
 
     def _cgroup_path(self, cgroup_id: int) -> str:
         mount = self._hierarchies.v1_cpu or self._hierarchies.v2

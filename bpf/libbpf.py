@@ -10,6 +10,7 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -150,6 +151,27 @@ _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
 }
 
 
+@cache
+def _words_and_printer() -> tuple[list[str], Any]:
+    """What libbpf said last, and the function that notes it.
+
+    libbpf has one printer a process, and calls it as long as the process lives: so there is one
+    here too, and it outlives every `Libbpf`.
+    """
+    libc = ctypes.CDLL(None)
+    words: list[str] = []
+
+    def keep(level: int, template: bytes, arguments: int) -> int:
+        if level < _LIBBPF_DEBUG:
+            text = ctypes.create_string_buffer(_WORD_BYTES)
+            libc.vsnprintf(text, c_size_t(len(text)), template, c_void_p(arguments))
+            words.extend(text.value.decode(errors="replace").splitlines())
+            del words[:-_WORDS_KEPT]
+        return 0
+
+    return words, _PRINT(keep)
+
+
 class Libbpf:
     """The library, opened once by whoever needs it and handed on."""
 
@@ -164,23 +186,8 @@ class Libbpf:
         for function, (result, arguments) in _SIGNATURES.items():
             pointer = getattr(self._lib, function)
             pointer.restype, pointer.argtypes = result, arguments
-        self._words: list[str] = []
-        self._print = self._keep_words()
-        self._lib.libbpf_set_print(ctypes.cast(self._print, c_void_p))
-
-    def _keep_words(self) -> Any:
-        libc = ctypes.CDLL(None)
-        words = self._words
-
-        def keep(level: int, template: bytes, arguments: int) -> int:
-            if level < _LIBBPF_DEBUG:
-                text = ctypes.create_string_buffer(_WORD_BYTES)
-                libc.vsnprintf(text, c_size_t(len(text)), template, c_void_p(arguments))
-                words.extend(text.value.decode(errors="replace").splitlines())
-                del words[:-_WORDS_KEPT]
-            return 0
-
-        return _PRINT(keep)
+        self._words, printer = _words_and_printer()
+        self._lib.libbpf_set_print(ctypes.cast(printer, c_void_p))
 
     def check(self, result: int | None, tried: str) -> int:
         """Return `result`, or raise `LibbpfError` for a negative number or a null pointer."""

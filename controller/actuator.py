@@ -6,8 +6,8 @@ says so and a pause for that target, never in an exception in the loop.
 """
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from controller.actions import (
 )
 from controller.attribution import Cause
 from controller.batching import BatchMemory
-from controller.cpu_limits import CpuMemory, NeighbourView
+from controller.cpu_limits import NeighbourView
 from controller.engines.link import Ack
 from controller.journal_rows import Change
 from controller.limits.cgroup import CgroupError, Group, Hierarchies, cpu_group
@@ -44,9 +44,16 @@ class _Pending:
 class Actuator:
     """The loop's hands. Told of targets by name; `""` in an action means the engine itself."""
 
-    def __init__(self, channel: Channel, limiter: Limiter, hierarchies: Hierarchies) -> None:
-        """Limits go through `limiter`, which keeps the undo list."""
+    def __init__(
+        self,
+        channel: Channel,
+        limiter: Limiter,
+        hierarchies: Hierarchies,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """Limits go through `limiter`, which keeps the undo list; `clock` is the loop's."""
         self._channel = channel
+        self._clock = clock
         self._limiter = limiter
         self._hierarchies = hierarchies
         self._groups: dict[str, Group] = {}
@@ -76,19 +83,22 @@ class Actuator:
         except CgroupError as error:
             return None, str(error), None
 
-    def set_neighbours(self, cgroups: Mapping[str, str | None]) -> None:
-        """The neighbours there are now, by name, and their cgroups."""
-        self._groups = {}
+    def set_neighbours(
+        self, cgroups: Mapping[str, str | None], engines: Mapping[str, EngineWatch]
+    ) -> None:
+        """The neighbours there are now, by name, and their cgroups; others get theirs back."""
+        old, self._groups = self._groups, {}
         for name, cgroup in cgroups.items():
             group, _, _ = self.find_group(cgroup)
             if group is not None:
                 self._groups[name] = group
-        for name in [name for name in self._quotas if name not in self._groups]:
-            del self._quotas[name]
+        for name in [name for name in self._quotas if self._groups.get(name) != old[name]]:
+            self._give_back(name, old[name])
+            self._forget_quota(engines.values(), name)
 
     def limitable(self, neighbours: tuple[NeighbourView, ...]) -> tuple[NeighbourView, ...]:
         """Those that can be limited now: their group is known and nothing refused lately."""
-        now_ns = time.monotonic_ns()
+        now_ns = self._clock()
         return tuple(
             each
             for each in neighbours
@@ -114,7 +124,7 @@ class Actuator:
             {
                 "type": "decision",
                 "tag": self._tag,
-                "mono_ns": time.monotonic_ns(),
+                "mono_ns": self._clock(),
                 "engine": watch.policy.name,
                 "mode": mode,
                 "cause": str(cause),
@@ -130,8 +140,14 @@ class Actuator:
         )
         if mode != "control":
             return
+        limits: list[SetWeight | SetQuota | ReleaseLimit] = []
         for action in proposal.actions:
-            self._do(watch, action, proposal.reason, edge_ns)
+            if isinstance(action, SetKnobs | ReleaseKnobs):
+                self._ask_engine(watch, action, edge_ns)
+            else:
+                limits.append(action)
+        if limits:
+            self._set_limits(watch, limits, proposal.reason, edge_ns)
 
     def acknowledged(self, ack: Ack, now_ns: int) -> int | None:
         """Journal an engine's answer; the time from the edge that led to it, if one did."""
@@ -179,14 +195,18 @@ class Actuator:
         if report.restored or report.kept or report.foreign:
             self.event("undo", "limits", {"reason": reason, "restored": len(report.restored)})
 
-    def drop(self, watch: EngineWatch, now_ns: int) -> None:
-        """An engine is gone from the targets: give back what we hold of it and close its link."""
+    def drop(self, watch: EngineWatch, others: Iterable[EngineWatch], now_ns: int) -> None:
+        """An engine is gone from the targets: give back what we hold for it and close its link.
+
+        A quota stays where one of the `others` wants it too.
+        """
         self.give_back_knobs(watch, now_ns)
         if watch.group is not None:
-            try:
-                self._limiter.release(watch.group)
-            except CgroupError as error:
-                self.event("undo", watch.policy.name, {"error": str(error)})
+            self._give_back(watch.policy.name, watch.group)
+        for name in watch.cpu.quotas.keys() - {n for other in others for n in other.cpu.quotas}:
+            if name in self._quotas:
+                self._give_back(name, self._groups[name])
+                del self._quotas[name]
         if watch.link is not None:
             watch.link.close()
 
@@ -200,43 +220,70 @@ class Actuator:
         self._channel.send(
             {
                 "type": "event",
-                "mono_ns": time.monotonic_ns(),
+                "mono_ns": self._clock(),
                 "kind": kind,
                 "subject": subject,
                 "detail": dict(detail),
             }
         )
 
-    def _do(self, watch: EngineWatch, action: Action, reason: str, edge_ns: int | None) -> None:
-        now_ns = time.monotonic_ns()
+    def _ask_engine(
+        self, watch: EngineWatch, action: SetKnobs | ReleaseKnobs, edge_ns: int | None
+    ) -> None:
+        now_ns, link = self._clock(), watch.link
+        if isinstance(action, SetKnobs):
+            asked = link is not None and link.set(action.values, self._tag, now_ns)
+            self._pending[self._tag] = _Pending(edge_ns)
+        else:
+            asked = link is not None and link.release(self._tag, now_ns)
+        if not asked:
+            self.acknowledged(Ack(self._tag, "lost", 0, "no connection to the engine"), now_ns)
+
+    def _set_limits(
+        self,
+        watch: EngineWatch,
+        actions: Iterable[SetWeight | SetQuota | ReleaseLimit],
+        reason: str,
+        edge_ns: int | None,
+    ) -> None:
+        """One answer for all of them: refused if one was."""
+        began_ns = self._clock()
+        refusals = [
+            why for action in actions if (why := self._set_limit(watch, action, reason)) is not None
+        ]
+        now_ns = self._clock()
+        word = "refused" if refusals else "applied"
+        self._tell_ack(self._tag, word, now_ns - began_ns, "; ".join(refusals))
+        if not refusals and edge_ns is not None:
+            self._reactions.append(now_ns - edge_ns)
+
+    def _set_limit(
+        self, watch: EngineWatch, action: SetWeight | SetQuota | ReleaseLimit, reason: str
+    ) -> str | None:
+        """Carry one action out; why it was refused, or None."""
         match action:
-            case SetKnobs(values=values):
-                self._pending[self._tag] = _Pending(edge_ns)
-                if watch.link is None or not watch.link.set(values, self._tag, now_ns):
-                    self._tell_ack(self._tag, "lost", 0, "no connection to the engine")
-            case ReleaseKnobs():
-                if watch.link is None or not watch.link.release(self._tag, now_ns):
-                    self._tell_ack(self._tag, "lost", 0, "no connection: the lease runs out")
             case SetWeight(weight=weight):
-                done = watch.group is not None and self._limit(watch.group, weight, None, reason)
-                if not done:
+                why = self._limit(watch.group, weight, None, reason)
+                if why is not None:
                     watch.base_weight = None
-                    watch.cpu = CpuMemory()
-                self._limit_done(done, now_ns, edge_ns)
+                    watch.cpu = replace(watch.cpu, weight=None)
+                return why
             case SetQuota(target=target, cores=cores):
-                group = self._groups.get(target)
-                done = group is not None and self._limit(group, None, cores, reason)
-                if done:
+                why = self._limit(self._groups.get(target), None, cores, reason)
+                if why is None:
                     self._quotas[target] = cores
                 else:
-                    self._paused[target] = now_ns + PAUSE_NS
-                self._limit_done(done, now_ns, edge_ns)
+                    self._paused[target] = self._clock() + PAUSE_NS
+                return why
             case ReleaseLimit(target=target):
-                group = self._groups.get(target) if target else watch.group
                 self._quotas.pop(target, None)
-                self._release(group, now_ns)
+                return self._release(self._groups.get(target) if target else watch.group)
 
-    def _limit(self, group: Group, weight: int | None, cores: float | None, reason: str) -> bool:
+    def _limit(
+        self, group: Group | None, weight: int | None, cores: float | None, reason: str
+    ) -> str | None:
+        if group is None:
+            return "its cgroup is gone"
         try:
             if weight is not None:
                 held = self._limiter.set_weight(group, weight, reason)
@@ -244,37 +291,40 @@ class Actuator:
                 held = self._limiter.set_quota(group, cores, reason)
         except CgroupError as error:
             self.event("limit_refused", group.path, {"error": str(error)})
-            return False
+            return str(error)
         if isinstance(held, Foreign):
             self.event("foreign_write", str(held.entry.file), {"found": held.found})
-            return False
-        return True
+            return f"somebody else wrote '{held.entry.file}'"
+        return None
 
-    def _limit_done(self, done: bool, began_ns: int, edge_ns: int | None) -> None:
-        now_ns = time.monotonic_ns()
-        self._tell_ack(self._tag, "applied" if done else "refused", now_ns - began_ns, "")
-        if done and edge_ns is not None:
-            self._reactions.append(now_ns - edge_ns)
-
-    def _release(self, group: Group | None, began_ns: int) -> None:
+    def _release(self, group: Group | None) -> str | None:
         if group is None:
-            self._tell_ack(self._tag, "lost", 0, "the cgroup is gone")
-            return
+            return "its cgroup is gone"
         try:
-            self._limiter.release(group)
+            report = self._limiter.release(group)
         except CgroupError as error:
-            self._tell_ack(self._tag, "refused", 0, str(error))
-            return
-        self._tell_ack(self._tag, "applied", time.monotonic_ns() - began_ns, "")
+            return str(error)
+        return "; ".join(each.why for each in report.kept) or None
+
+    def _give_back(self, subject: str, group: Group) -> None:
+        why = self._release(group)
+        if why is not None:
+            self.event("undo", subject, {"error": why})
 
     def _let_go(self, engines: Mapping[str, EngineWatch], directory: Path) -> None:
         for watch in engines.values():
             if watch.group is not None and watch.group.directory == directory:
-                watch.cpu = CpuMemory()
+                watch.cpu = replace(watch.cpu, weight=None)
         for name, group in self._groups.items():
             if group.directory == directory:
-                self._quotas.pop(name, None)
-                self._paused[name] = time.monotonic_ns() + PAUSE_NS
+                self._forget_quota(engines.values(), name)
+                self._paused[name] = self._clock() + PAUSE_NS
+
+    def _forget_quota(self, engines: Iterable[EngineWatch], name: str) -> None:
+        self._quotas.pop(name, None)
+        for watch in engines:
+            quotas = {other: held for other, held in watch.cpu.quotas.items() if other != name}
+            watch.cpu = replace(watch.cpu, quotas=quotas)
 
     def _tell_ack(self, tag: int, ack: str, ack_ns: int, detail: str) -> None:
         self._channel.send(

@@ -8,10 +8,9 @@ import selectors
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from bpf.layout import Edge
-from bpf.libbpf import Ring
 from bpf.readers import CounterReader
 from controller.actions import Proposal
 from controller.actuator import Actuator
@@ -22,11 +21,11 @@ from controller.engines.client import EngineClient
 from controller.engines.link import EngineLink
 from controller.limits.cgroup import CgroupError
 from controller.limits.cpu import read_throttling
-from controller.policy_model import Mode, Policy
+from controller.policy_model import Engine, Mode, Policy
 from controller.signals import Signals
 from controller.timing import Timing
 from controller.watch import THROTTLING_EVERY_NS, EngineWatch
-from controller.wire import Channel, Message, NeighbourTarget, parse_targets
+from controller.wire import Channel, EngineTarget, Message, NeighbourTarget, parse_targets
 
 STATUS_EVERY_NS: Final = 250_000_000
 LIMITS_EVERY_NS: Final = 1_000_000_000
@@ -35,6 +34,16 @@ EDGE_SPACING_NS: Final = 3_000_000
 
 USE_WINDOW_NS: Final = 1_000_000_000
 LATE_NS: Final = 5_000_000
+
+
+class Edges(Protocol):
+    """Where edges come from: a `Ring` that hands them to `Loop.on_edge`."""
+
+    def fileno(self) -> int:
+        """Readable when there are some."""
+
+    def consume(self) -> int:
+        """Hand on all there are; returns how many."""
 
 
 class _Neighbour:
@@ -68,7 +77,7 @@ class Loop:
         cpus: int,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """The `Ring` of edges is made by the caller with `on_edge` and handed to `run`."""
+        """`clock` is CLOCK_MONOTONIC in ns, but for tests."""
         self._policy = policy
         self._mode: Mode = policy.mode
         self._channel = channel
@@ -97,7 +106,7 @@ class Loop:
         if edge.slot in self._rows and self._edge_ns is None:
             self._edge_ns = edge.at_ns
 
-    def run(self, edges: Ring | None) -> None:
+    def run(self, edges: Edges | None) -> None:
         """Tick until the agent's end of the channel closes."""
         self._selector.register(self._channel, selectors.EVENT_READ, self._on_agent)
         if edges is not None:
@@ -154,7 +163,10 @@ class Loop:
         self._take_answers(now_ns)
         if now_ns - self._status_ns >= STATUS_EVERY_NS:
             self._status_ns = now_ns
-            self._channel.send(self._status())
+            self._channel.flush()
+            # an agent that does not read gets no more of what it can do without
+            if not self._channel.wants_write:
+                self._channel.send(self._status())
 
     def stop(self) -> None:
         """Give everything back and close what is open."""
@@ -290,41 +302,55 @@ class Loop:
         engines, neighbours = parse_targets(message)
         policies = {engine.name: engine for engine in self._policy.engines}
         old = self._engines
-        self._engines = {}
-        for target in engines:
-            watch = old.pop(target.name, None)
-            group, detail, weight = self._actuator.find_group(target.cgroup)
-            if watch is not None and watch.row == target.row and watch.group == group:
-                self._engines[target.name] = watch
-                continue
-            if watch is not None:
-                old[target.name] = watch
-            lease_ms = self._policy.controller.lease_ms
-            fresh = EngineWatch(policies[target.name], target.row, group, lease_ms)
-            fresh.base_weight, fresh.group_detail = weight, detail
-            self._engines[target.name] = fresh
+        kept = {
+            target.name: old.pop(target.name)
+            for target in engines
+            if target.name in old and self._is_same(old[target.name], target)
+        }
+        # first what went gives back, so that what comes finds its cgroup as it is without us
         for watch in old.values():
-            self._actuator.drop(watch, self._clock())
+            self._actuator.drop(watch, kept.values(), self._clock())
+        self._engines = {
+            target.name: kept.get(target.name) or self._watch(policies[target.name], target)
+            for target in engines
+        }
         known = self._neighbours
         self._neighbours = {}
         self._follow_links(self._clock())
         for each in neighbours:
             before = known.get(each.name)
-            kept = before if before is not None and before.target == each else _Neighbour(each)
-            self._neighbours[each.name] = kept
-        self._actuator.set_neighbours({each.name: each.cgroup for each in neighbours})
+            same = before is not None and before.target == each
+            self._neighbours[each.name] = before if before and same else _Neighbour(each)
+        self._actuator.set_neighbours(
+            {each.name: each.cgroup for each in neighbours}, self._engines
+        )
         self._rows = {watch.row for watch in self._engines.values()}
+
+    def _is_same(self, watch: EngineWatch, target: EngineTarget) -> bool:
+        group, _, _ = self._actuator.find_group(target.cgroup)
+        return watch.row == target.row and watch.group == group
+
+    def _watch(self, engine: Engine, target: EngineTarget) -> EngineWatch:
+        group, detail, weight = self._actuator.find_group(target.cgroup)
+        watch = EngineWatch(engine, target.row, group, self._policy.controller.lease_ms)
+        watch.base_weight, watch.group_detail = weight, detail
+        return watch
 
     def _set_mode(self, mode: Mode, reason: str) -> None:
         if mode == self._mode:
             return
         if self._mode == "control":
             self._give_back(f"mode {mode}: {reason}")
+        self._actuator.reset()
         for watch in self._engines.values():
             watch.cpu, watch.batch = CpuMemory(), BatchMemory()
+            if watch.group is not None and watch.base_weight is None:
+                # refused before; after a change of mode it may be tried again
+                _, watch.group_detail, watch.base_weight = self._actuator.find_group(
+                    watch.group.path
+                )
         self._actuator.event("mode", mode, {"from": self._mode, "reason": reason})
         self._mode = mode
-        self._actuator.reset()
         self._channel.send(self._status())
 
     def _give_back(self, reason: str) -> None:

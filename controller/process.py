@@ -53,7 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     channel = Channel(socket.socket(fileno=options.channel))
     config, *early = _first_messages(channel)
     policy = policy_from_json(config["policy"])
-    reader = CounterReader(options.counters, options.health, policy.agent.max_targets, options.cpus)
+    rows = policy.agent.max_targets + 1  # row 0 is nobody's
+    reader = CounterReader(options.counters, options.health, rows, options.cpus)
     limiter = Limiter(Path(config["undo_path"]), options.heartbeat)
     actuator = Actuator(channel, limiter, read_hierarchies())
     loop = Loop(policy.with_mode(config["mode"]), channel, reader, actuator, os.cpu_count() or 1)

@@ -1,5 +1,6 @@
 """An engine and its neighbours for each module; a place for sitsd for each test."""
 
+import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from bpf.features import Features
 from tests.engines.reference_process import Running
 from tests.kernel.conftest import MakeGroup, TwinGroup
 
-from .rig import Site, engine_in
+from .rig import LONG_PROMPT, Site, engine_in, favoured, load, steps
 
 NEIGHBOURS = 6
 
@@ -44,6 +45,20 @@ def node(make_cgroup: MakeGroup, tmp_path_factory: pytest.TempPathFactory) -> It
     neighbours = tuple(make_cgroup(f"n{number}") for number in range(NEIGHBOURS))
     with engine_in(group, tmp_path_factory.mktemp("engine")) as engine:
         yield Node(engine, group, neighbours)
+
+
+@pytest.fixture(scope="module")
+def gap_ms(node: Node) -> float:
+    """A gap SLO that decode steps meet and steps with a long prompt in them don't."""
+    with favoured(node.group):
+        with load(node.engine, clients=1, max_tokens=32) as traffic:
+            traffic.grows_to(1)
+        decode = steps(node.engine, lambda step: not step.prefill_tokens)
+        with load(node.engine, clients=1, max_tokens=1, prompt=LONG_PROMPT) as traffic:
+            traffic.grows_to(1)
+        prefill = steps(node.engine, lambda step: step.prefill_tokens > 1_000)
+    assert max(prefill) > 4 * statistics.median(decode)
+    return float(statistics.geometric_mean([statistics.median(decode), max(prefill)])) / 1e6
 
 
 @pytest.fixture

@@ -1,9 +1,7 @@
 """A node under test: the real sitsd, a real engine in a cgroup, clients and neighbours."""
 
 import json
-import os
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -12,7 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -23,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from agent.client import AgentClient, UnreachableError
 from bpf.loader import unload
 from controller.engines.client import call
+from controller.engines.page import PageReader, Step
 from controller.limits.cpu import QUOTA_FILES, WEIGHT_FILES
 from tests.engines.reference_process import COMMAND, Client, Running
 from tests.kernel.conftest import TwinGroup
@@ -32,6 +31,8 @@ PATIENCE_S: Final = 30.0
 
 ENGINE_CPU: Final = 0
 """The engine and its neighbours share one CPU, so that they are in each other's way."""
+
+LONG_PROMPT: Final = "a" * 3_000
 
 _ENTER: Final = 'echo $$ >"$1" && echo $$ >"$2" && shift 2 && exec "$@"'
 _SITSD: Final = (sys.executable, "-c", "from agent.daemon import main; main()")
@@ -86,6 +87,19 @@ def engine_in(group: TwinGroup, directory: Path, *options: str) -> Iterator[Runn
             yield Running(process, int(ready[1]), admin, page)
         finally:
             process.kill()
+
+
+@contextmanager
+def favoured(group: TwinGroup) -> Iterator[None]:
+    """Give `group` nearly all of a CPU it wants: what else this machine does is not to matter."""
+    texts = {"cpu.shares": "262144", "cpu.weight": "10000"}
+    (file,) = [group.cpu / name for name in texts if (group.cpu / name).exists()]
+    before = file.read_text()
+    file.write_text(texts[file.name])
+    try:
+        yield
+    finally:
+        file.write_text(before)
 
 
 @contextmanager
@@ -152,7 +166,11 @@ class Load:
 
 @contextmanager
 def load(
-    engine: Running, clients: int = 2, max_tokens: int = 24, prompt: str = "hello"
+    engine: Running,
+    clients: int = 2,
+    max_tokens: int = 24,
+    prompt: str = "hello",
+    pause_s: float = 0,
 ) -> Iterator[Load]:
     """Traffic meanwhile; at the end every answer has come in full."""
     made, stop = Load(), threading.Event()
@@ -160,7 +178,7 @@ def load(
     def run() -> None:
         try:
             with Client(engine) as client:
-                while not stop.is_set():
+                while not stop.wait(pause_s if made.seen else 0):
                     made.seen.append(complete(engine, client, prompt, max_tokens))
         except (OSError, AssertionError, ValueError) as error:
             made.failures.append(repr(error))
@@ -174,6 +192,25 @@ def load(
         stop.set()
         for thread in threads:
             thread.join()
+
+
+@contextmanager
+def long_beside_short(engine: Running) -> Iterator[None]:
+    """Long prompts that stretch the steps of short answers, and time enough for both."""
+    with (
+        load(engine, clients=2, max_tokens=64) as short,
+        load(engine, clients=1, max_tokens=1, prompt=LONG_PROMPT, pause_s=0.4) as long,
+    ):
+        yield
+    assert short.failures + long.failures == []
+
+
+def steps(engine: Running, wanted: Callable[[Step], bool]) -> list[int]:
+    """How long the last such steps of the engine took, in ns."""
+    with closing(PageReader(engine.page)) as page:
+        got = becomes(page.read)
+        assert got is not None
+        return [step.step_ns for step in got[1] if wanted(step)]
 
 
 class Sitsd:
@@ -358,10 +395,3 @@ def at_start(engine: Running) -> bool:
 def gone(processes: list[psutil.Process]) -> bool:
     """Whether none of them runs any more."""
     return not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes)
-
-
-def stop_and_go(pid: int, seconds: float) -> None:
-    """Stop a process for a while."""
-    os.kill(pid, signal.SIGSTOP)
-    time.sleep(seconds)
-    os.kill(pid, signal.SIGCONT)

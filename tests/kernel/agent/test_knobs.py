@@ -2,55 +2,16 @@
 
 import os
 import signal
-import statistics
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
 
 import pytest
 
-from controller.engines.page import PageReader, Step
-from tests.engines.reference_process import Running
-
 from .conftest import Node
-from .rig import Site, Sitsd, at_start, becomes, gone, knobs, load
+from .rig import Site, Sitsd, at_start, becomes, favoured, gone, knobs, long_beside_short
 
 pytestmark = pytest.mark.kernel
 
-LONG_PROMPT = "a" * 3_000
 NO_NEIGHBOURS = "[controller]\nneighbour_pressure = 1.0"
 """Whatever else this machine does meanwhile, it is not to be the cause."""
-
-
-def steps(engine: Running, wanted: Callable[[Step], bool]) -> list[int]:
-    """How long the last such steps of the engine took, in ns."""
-    with closing(PageReader(engine.page)) as page:
-        got = becomes(page.read)
-        assert got is not None
-        return [step.step_ns for step in got[1] if wanted(step)]
-
-
-@pytest.fixture(scope="module")
-def gap_ms(node: Node) -> float:
-    """A gap SLO that decode steps meet and steps with a long prompt in them don't."""
-    with load(node.engine, clients=1, max_tokens=32) as traffic:
-        traffic.grows_to(1)
-    decode = steps(node.engine, lambda step: not step.prefill_tokens)
-    with load(node.engine, clients=1, max_tokens=1, prompt=LONG_PROMPT) as traffic:
-        traffic.grows_to(1)
-    prefill = steps(node.engine, lambda step: step.prefill_tokens > 1_000)
-    assert max(prefill) > 4 * statistics.median(decode)
-    return float(statistics.geometric_mean([statistics.median(decode), max(prefill)])) / 1e6
-
-
-@contextmanager
-def long_beside_short(node: Node) -> Iterator[None]:
-    """Long prompts that stretch the steps of short answers."""
-    with (
-        load(node.engine, clients=2, max_tokens=64) as short,
-        load(node.engine, clients=1, max_tokens=1, prompt=LONG_PROMPT) as long,
-    ):
-        yield
-    assert short.failures + long.failures == []
 
 
 def lowered(node: Node) -> bool:
@@ -75,13 +36,17 @@ def test_a_batch_too_large_is_made_smaller_under_a_lease_and_observe_gives_it_ba
     site.write(node.targets(ttft_ms=60_000, gap_ms=gap_ms, more=NO_NEIGHBOURS), "control")
     with site.sitsd() as sitsd:
         sitsd.following()
-        with long_beside_short(node):
+        with favoured(node.group), long_beside_short(node.engine):
             becomes(lambda: lowered(node))
             decision = becomes(lambda: budgets(sitsd))[-1]
             assert decision["mode"] == "control"
-            shown = sitsd.engine(lambda engine: engine["knobs"]["max_batched_tokens"]["held"])
-            budget = shown["knobs"]["max_batched_tokens"]
-            assert budget["value"] < budget["start"]
+            shown = sitsd.engine(
+                lambda engine: (
+                    (budget := engine["knobs"]["max_batched_tokens"])["held"]
+                    and budget["value"] < budget["start"]
+                )
+            )
+            assert shown["admin"]["state"] == "connected"
             becomes(lambda: budgets(sitsd)[-1]["ack"] == "applied")
             sitsd.api.set_mode("observe", "test")
             becomes(lambda: at_start(node.engine))
@@ -93,7 +58,7 @@ def test_shadow_decides_the_same_and_takes_no_lease(node: Node, site: Site, gap_
     before = knobs(node.engine)
     with site.sitsd() as sitsd:
         sitsd.following()
-        with long_beside_short(node):
+        with favoured(node.group), long_beside_short(node.engine):
             decision = becomes(lambda: budgets(sitsd))[-1]
             assert decision["ack"] == "shadow"
     assert knobs(node.engine) == before
@@ -103,7 +68,7 @@ def test_killed_with_a_lease_in_force_the_engine_goes_back_by_itself(
     node: Node, site: Site, gap_ms: float
 ) -> None:
     site.write(node.targets(ttft_ms=60_000, gap_ms=gap_ms, more=NO_NEIGHBOURS), "control")
-    with site.sitsd() as sitsd, long_beside_short(node):
+    with favoured(node.group), site.sitsd() as sitsd, long_beside_short(node.engine):
         becomes(lambda: lowered(node))
         family = sitsd.family()
         for pid in (sitsd.api.status()["controller"]["pid"], sitsd.process.pid):
@@ -119,7 +84,7 @@ def test_a_lease_lost_to_a_pause_is_taken_again_with_its_values(
     site.write(node.targets(ttft_ms=60_000, gap_ms=gap_ms, more=NO_NEIGHBOURS), "control")
     with site.sitsd() as sitsd:
         sitsd.following()
-        with long_beside_short(node):
+        with favoured(node.group), long_beside_short(node.engine):
             becomes(lambda: lowered(node))
             controller = sitsd.api.status()["controller"]["pid"]
             os.kill(controller, signal.SIGSTOP)

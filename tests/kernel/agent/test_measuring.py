@@ -1,7 +1,9 @@
+import socket
+
 import pytest
 
 from .conftest import Node
-from .rig import Site, becomes, load
+from .rig import PATIENCE_S, Site, becomes, load
 
 pytestmark = pytest.mark.kernel
 
@@ -36,3 +38,17 @@ def test_streams_and_metrics_are_the_clients_own_count(node: Node, site: Site) -
         assert sitsd.metric("sits_chunk_gap_seconds_count", engine="chat") == traffic.chunks - ended
         assert sitsd.metric("sits_streams_ended_total", engine="chat", reason="complete") == ended
         assert sitsd.metric("sits_streams_good_total", engine="chat") == ended
+
+
+def test_the_service_manager_hears_once_of_the_start_and_of_the_end(node: Node, site: Site) -> None:
+    site.write(node.targets())
+    path = site.directory / "notify"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(path))
+        manager.settimeout(PATIENCE_S)
+        with site.sitsd(("env", f"NOTIFY_SOCKET={path}")) as sitsd:
+            assert manager.recv(64) == b"READY=1"
+            assert sitsd.api.engines()["engines"][0]["found"]
+            sitsd.following()
+            assert sitsd.end() == 0
+        assert manager.recv(64) == b"STOPPING=1"

@@ -113,6 +113,14 @@ def test_starts_whose_ends_never_come_are_bounded_and_the_oldest_goes() -> None:
     assert log.ended("chat", end(number=10), SLO, "none").path == "/v1/completions"
 
 
+def test_streams_of_an_engine_that_is_gone_are_under_way_no_more() -> None:
+    log = StreamLog()
+    log.started("chat", start(number=1))
+    log.started("code", start(number=2))
+    log.forget("chat")
+    assert (log.under_way("chat"), log.under_way("code")) == (0, 1)
+
+
 def test_only_the_last_streams_are_remembered_and_paging_goes_on_after_a_gap() -> None:
     log = log_of(*["chat"] * (KEPT + 5))
     found, last = log.after(0, KEPT + 5, None)

@@ -1,6 +1,7 @@
 """The binding against the real library and our real objects; nothing here needs privileges."""
 
 import errno
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,6 +59,18 @@ def test_words_of_one_failure_are_not_told_again_with_the_next(lib: Libbpf, tmp_
     with pytest.raises(LibbpfError) as raised:
         lib.check(-errno.EACCES, "do the next thing")
     assert str(raised.value) == "could not do the next thing: Permission denied"
+
+
+def test_words_are_told_though_another_user_of_libbpf_came_and_went(
+    lib: Libbpf, tmp_path: Path
+) -> None:
+    Libbpf()
+    gc.collect()
+    path = tmp_path / "sched.bpf.o"
+    path.write_bytes(b"not an ELF file")
+    with pytest.raises(LibbpfError) as raised:
+        Object(lib, path)
+    assert "libbpf: " in str(raised.value)
 
 
 @pytest.mark.parametrize("result", [0, 1, 4096])

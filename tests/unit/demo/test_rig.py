@@ -46,15 +46,26 @@ class Place:
         self.run_root = run_root
         mounts = (read_hierarchies().v1_cpu, read_hierarchies().v2)
         self.groups = [mount.point / self.name for mount in mounts if mount is not None]
+        self._rigs: list[subprocess.Popen[str]] = []
 
     def start(self, what: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+        rig = subprocess.Popen(
             [sys.executable, "-c", RUN, self.name, str(self.run_root), what],
             cwd=ROOT,
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
+        self._rigs.append(rig)
+        return rig
+
+    def clear(self) -> None:
+        """End every rig, and have one more remove what they left."""
+        for rig in self._rigs:
+            with rig:
+                rig.kill()
+        with self.start("nothing") as last:
+            last.communicate()
 
     def started(self) -> tuple[subprocess.Popen[str], list[int]]:
         """A rig with its neighbours and an agent running, and their process ids."""
@@ -72,7 +83,7 @@ class Place:
 def place(tmp_path: Path) -> Iterator[Place]:
     found = Place(tmp_path)
     yield found
-    found.start("nothing").communicate()
+    found.clear()
 
 
 def until(holds: Callable[[], bool]) -> bool:
@@ -120,9 +131,12 @@ def test_processes_are_in_their_groups_on_their_cores(place: Place) -> None:
     assert until(
         lambda: all(os.sched_getaffinity(pid) == {cores.engine} for pid in pids[:NEIGHBOURS])
     )
-    for directory in place.groups:
-        for name, pid in zip([*names, "agent"], pids, strict=True):
-            assert (directory / name / "cgroup.procs").read_text().split() == [str(pid)]
+    homes = [
+        (directory / name / "cgroup.procs", str(pid))
+        for directory in place.groups
+        for name, pid in zip([*names, "agent"], pids, strict=True)
+    ]
+    assert until(lambda: all(file.read_text().split() == [pid] for file, pid in homes))
     for name in ("engine", *names):
         group = cpu_group(read_hierarchies(), f"/{place.name}/{name}")
         assert read_weight(group) == DEFAULT_WEIGHT

@@ -4,6 +4,7 @@ from pathlib import Path
 from prometheus_client.metrics_core import Metric
 
 from agent.metrics import EngineFigures, Figures, FiguresCollector, NeighbourFigures
+from agent.spans import SpanCounts
 from bpf.layout import Counters, Health
 from controller.timing import Timing
 
@@ -15,13 +16,19 @@ STATUS = {
     "knobs": {"max_running": {"value": 64}},
     "cpu_weight": {"value": 100, "base": 100},
     "backpressure": {"value": 0.1, "queue": 0.1, "kv": 0.0, "cpu": 0.0, "injected": 0.0},
-    "cause_ns": {"batch": 1},
 }
 
 
 def families() -> Iterator[Metric]:
     engine = EngineFigures(
-        "chat", True, 0, Counters(), ends={"complete": 1}, status=STATUS, slo_ms={"ttft": 1.0}
+        "chat",
+        True,
+        0,
+        Counters(),
+        ends={"complete": 1},
+        status=STATUS,
+        cause_ns={"batch": 1},
+        slo_ms={"ttft": 1.0},
     )
     loop = {
         stage: Timing().as_message()
@@ -37,6 +44,7 @@ def families() -> Iterator[Metric]:
         loop=loop,
         decisions={("chat", "batch"): 1},
         journal_dropped=0,
+        spans=SpanCounts(dropped={"queue_full": 1}),
     )
     return FiguresCollector(lambda: figures).collect()
 
