@@ -67,7 +67,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         default=cache.default_root(),
         help="where the image and the kernels are kept (default: $SITS_CACHE/vm)",
     )
-    parser.add_argument("--limit", type=int, default=300, metavar="S", help="seconds for the tests")
+    parser.add_argument("--limit", type=int, default=600, metavar="S", help="seconds for the tests")
     parser.add_argument("--refresh", action="store_true", help="look for newer kernels now")
     parser.add_argument("pytest", nargs="*", help="arguments for pytest in the guest, after --")
     return parser.parse_args(argv)

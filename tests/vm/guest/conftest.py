@@ -16,7 +16,7 @@ MakeCgroup = Callable[[str], Path]
 Burn = Callable[[Path], "subprocess.Popen[bytes]"]
 
 
-def wait_until(true: Callable[[], bool], what: str, within_s: float = 30) -> None:
+def wait_until(true: Callable[[], bool], what: str, within_s: float = 60) -> None:
     """Return once a condition holds; fail when it does not within a generous bound."""
     until = time.monotonic() + within_s
     while not true():
