@@ -72,7 +72,7 @@ class AgentEnd:
         self.told += self.channel.receive()
         return self.told
 
-    def of(self, kind: str, **fields: Any) -> list[Message]:
+    def of(self, kind: str, /, **fields: Any) -> list[Message]:
         """All messages of a type so far, with these fields."""
         return [
             message

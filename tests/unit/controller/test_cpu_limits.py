@@ -185,8 +185,8 @@ def test_a_neighbour_that_uses_no_cpu_gets_no_quota() -> None:
 
 
 def test_neighbours_that_cannot_have_held_the_cpu_get_no_quota() -> None:
-    # half of half a second was lost to others: half a core, of which these used a tenth
-    ladder = Ladder(neighbours=[burner(used=0.05)])
+    # half the time was lost to others, and these used a fifth of a core
+    ladder = Ladder(neighbours=[burner(used=0.2)])
     ladder.press(20)
     assert ladder.weight == 10_000
     assert not ladder.quotas
