@@ -211,12 +211,66 @@ def _streams(engines: tuple[EngineFigures, ...]) -> Iterator[Metric]:
             "Event streams that ended before a chunk.",
             "ends_unstarted",
         ),
+        ("sits_events", "Server-sent events in the data chunks.", "events"),
+        (
+            "sits_role_frames",
+            "Frames before the first token that hold none: a chat's role.",
+            "role_frames",
+        ),
+        (
+            "sits_first_chunk_deadlines_missed",
+            "Streams without a first chunk within the deadline.",
+            "deadlines_missed",
+        ),
         ("sits_retransmitted_segments", "TCP segments sent again.", "retransmits"),
+        (
+            "sits_loss_probes",
+            "Of these, sent on suspicion of a lost tail.",
+            "loss_probes",
+        ),
+        ("sits_retransmitted_synacks", "SYN-ACKs sent again.", "synack_retransmits"),
+        ("sits_resets_sent", "Connections the engine's side reset.", "resets_sent"),
+        ("sits_resets_received", "Connections clients reset.", "resets_received"),
+        (
+            "sits_receive_queue_full",
+            "Segments dropped because the engine had not read those before.",
+            "receive_queue_full",
+        ),
+        ("sits_writes", "The engine's writes to its streams.", "writes"),
+        (
+            "sits_writes_stalled",
+            "Of these, that left bytes unsent when they returned.",
+            "writes_stalled",
+        ),
+        ("sits_writes_again", "Writes refused for want of room (EAGAIN).", "write_again"),
     ):
         family = CounterMetricFamily(name, text, labels=["engine"])
         for engine in engines:
             family.add_metric([engine.name], getattr(engine.counters, field_name))
         yield family
+    for name, text, field_name in (
+        (
+            "sits_send_blocked_seconds",
+            "Time with unsent bytes, over all streams.",
+            "blocked_ns",
+        ),
+        (
+            "sits_receive_queue_wait_seconds",
+            "From a request's first byte to the engine's first read.",
+            "read_wait_ns",
+        ),
+    ):
+        family = CounterMetricFamily(name, text, labels=["engine"])
+        for engine in engines:
+            family.add_metric([engine.name], getattr(engine.counters, field_name) / 1e9)
+        yield family
+    blocked = GaugeMetricFamily(
+        "sits_streams_blocked", "Streams with unsent bytes now.", labels=["engine"]
+    )
+    for engine in engines:
+        begun, ended = engine.counters.blocked_begun, engine.counters.blocked_ended
+        blocked.add_metric([engine.name], max(0, begun - ended))
+    yield blocked
     ends = CounterMetricFamily(
         "sits_streams_ended",
         "Streams that ended since the agent's start, by reason.",

@@ -202,6 +202,7 @@ def _engine(policy: Engine, found: Found) -> Target:
         ttft_slo_ns=int(policy.slo.ttft_ms * 1e6),
         gap_slo_ns=int(policy.slo.gap_ms * 1e6),
         wait_edge_ns=int(policy.slo.gap_ms * 1e6 * EDGE_SHARE),
+        first_chunk_deadline_ns=int(policy.slo.first_chunk_ms * 1e6),
         cpu_cgroups=found.cpu_ids,
         processes=found.processes,
         stream_cgroups=found.stream_ids,

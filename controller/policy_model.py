@@ -46,6 +46,14 @@ class Slo:
     attainment: Annotated[
         float, Key(number(0.5, 0.9999), "Share of streams that must be good.")
     ] = 0.99
+    first_chunk_ms: Annotated[
+        float,
+        Key(
+            number(1, 600_000, "ms"),
+            "Deadline for the first chunk that `sits_first_chunk_deadlines_missed_total` counts by;"
+            " no part of the SLO.",
+        ),
+    ] = 300.0
 
 
 @dataclass(frozen=True, slots=True)
