@@ -221,7 +221,8 @@ lease_ms = 20.0
         ),
         (
             ENGINE + "slo.zz = 5",
-            "p:3: engines.chat.slo.zz: unknown key, known here: ttft_ms, gap_ms, attainment, first_chunk_ms",
+            "p:3: engines.chat.slo.zz: unknown key,"
+            " known here: ttft_ms, gap_ms, attainment, first_chunk_ms",
         ),
         (
             ENGINE + "socket = 1",
