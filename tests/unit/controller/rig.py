@@ -80,8 +80,13 @@ class AgentEnd:
             if message["type"] == kind and fields.items() <= message.items()
         ]
 
-    def next(self, kind: str, wanted: Wanted = lambda _: True) -> Message:
-        """Wait for the next such message that was not returned before."""
+    def next(
+        self,
+        kind: str,
+        wanted: Wanted = lambda _: True,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> Message:
+        """Wait for the next such message that was not returned before, doing `meanwhile`."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             for at, message in enumerate(self.listen()):
@@ -89,12 +94,15 @@ class AgentEnd:
                     self._seen = at + 1
                     return message
             assert time.monotonic() < deadline, f"no such {kind}; told {self.told[-5:]}"
+            meanwhile()
             time.sleep(0.001)
 
-    def status(self, wanted: Wanted = lambda _: True) -> Message:
-        """Wait for a status that is sent from now on."""
+    def status(
+        self, wanted: Wanted = lambda _: True, meanwhile: Callable[[], None] = lambda: None
+    ) -> Message:
+        """Wait for a status that is sent from now on, doing `meanwhile`."""
         self._seen = len(self.listen())
-        return self.next("status", wanted)
+        return self.next("status", wanted, meanwhile)
 
     def close(self) -> None:
         self.channel.close()

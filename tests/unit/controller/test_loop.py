@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -230,14 +230,12 @@ def is_knob(decision: dict[str, Any]) -> bool:
 def test_in_observe_mode_it_sees_everything_and_does_nothing(tmp_path: Path) -> None:
     with rig(tmp_path, "observe") as made:
         made.begin("a", neighbours=("n1",))
-        made.steal()
-        status = made.agent.status(lambda status: cause(status) == "neighbour_cpu")
+        status = made.agent.status(lambda status: cause(status) == "neighbour_cpu", made.steal)
         assert status["mode"] == "observe"
         assert status["engines"]["a"]["evidence"]["neighbour_pressure"] == 0.5
         assert status["engines"]["a"]["now"]["running"] == 2
         made.advance(SECOND)
-        made.stretch()
-        made.agent.status(lambda status: cause(status) == "batch")
+        made.agent.status(lambda status: cause(status) == "batch", made.stretch)
         assert made.agent.of("decision") == []
         assert made.agent.of("ack") == []
         assert made.cgroups.untouched()
@@ -472,12 +470,14 @@ def test_a_restarted_engine_is_greeted_again_and_told(tmp_path: Path) -> None:
 def test_the_engines_own_quota_is_seen_and_nothing_done_about_it(tmp_path: Path) -> None:
     with rig(tmp_path, "control") as made:
         made.begin("a")
-        made.cgroups.write(
-            "a", "cpu.stat", "nr_periods 40\nnr_throttled 35\nthrottled_usec 2900000"
-        )
-        made.advance(SECOND)
-        made.steal()
-        made.agent.status(lambda status: cause(status) == "own_quota")
+        seconds = count(1)
+
+        def throttle() -> None:
+            text = f"nr_periods 40\nnr_throttled 35\nthrottled_usec {next(seconds)}000000"
+            made.cgroups.write("a", "cpu.stat", text)
+            made.kernel.count(1, run_ns=50 * MS, gaps_over=1)
+
+        made.agent.status(lambda status: cause(status) == "own_quota", throttle)
         assert made.agent.of("decision") == []
 
 

@@ -77,14 +77,12 @@ def test_it_takes_its_mode_and_targets_and_ends_with_the_agent(tmp_path: Path) -
 
 def test_the_last_target_has_a_row_too(tmp_path: Path) -> None:
     with controller(tmp_path, max_targets=PAGE_ROWS) as running:
-        running.kernel.count(PAGE_ROWS, chunks=1)
         running.agent.channel.send(targets_message([EngineTarget("e", PAGE_ROWS, None)], []))
         running.agent.next("status", lambda status: "e" in status["engines"])
-        running.kernel.count(PAGE_ROWS, chunks=5, gaps_over=3)
-        status = running.agent.next(
-            "status", lambda s: bool(s["engines"]["e"]["evidence"]["gaps_over"])
+        running.agent.status(
+            lambda status: bool(status["engines"]["e"]["evidence"]["gaps_over"]),
+            meanwhile=lambda: running.kernel.count(PAGE_ROWS, chunks=5, gaps_over=3),
         )
-        assert status["engines"]["e"]["evidence"]["gaps_over"] == 3
 
 
 def test_it_ends_cleanly_when_it_is_told_to(tmp_path: Path) -> None:
