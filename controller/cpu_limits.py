@@ -29,6 +29,10 @@ QUOTA_GROWTH: Final = 1.25
 RELAX_AFTER_NS: Final = 5_000_000_000
 RELAX_EVERY_NS: Final = 1_000_000_000
 RELEASE_AFTER_NS: Final = 10_000_000_000
+IDLE_AFTER_NS: Final = 60_000_000_000
+"""Without traffic for this long the weight goes back even if neighbours burn: nobody needs it. A
+shorter lull is part of the load, and giving up in it would make the next burst pay again."""
+
 QUIET_CORES: Final = 0.05
 """Neighbours that use less than this together need no holding down."""
 
@@ -52,6 +56,9 @@ class CpuMemory:
     quota_ns: int = 0
     calm_ns: int | None = None
     """Since when nothing was at risk, None while something is."""
+
+    idle_ns: int | None = None
+    """Since when there is no traffic, None while there is."""
     trouble_ns: int | None = None
     """Since when neighbours take the CPU again and again, None after a calm."""
 
@@ -71,6 +78,10 @@ def decide_cpu(
 ) -> tuple[CpuMemory, Proposal | None]:
     """The next step of the ladder up, or of the way back down, or none."""
     now_ns = signals.now_ns
+    if not signals.idle:
+        memory = replace(memory, idle_ns=None)
+    elif memory.idle_ns is None:
+        memory = replace(memory, idle_ns=now_ns)
     if cause is not Cause.NONE:
         memory = replace(memory, calm_ns=None)
         if cause is Cause.NEIGHBOUR_CPU:
@@ -133,9 +144,10 @@ def _relax(view: CpuView, memory: CpuMemory, signals: Signals) -> tuple[CpuMemor
     if memory.weight is None or calm_for_ns < RELEASE_AFTER_NS:
         return memory, None
     used = sum(each.used_cores for each in view.neighbours)
-    if used >= QUIET_CORES and not signals.idle:
+    idle = memory.idle_ns is not None and now_ns - memory.idle_ns >= IDLE_AFTER_NS
+    if used >= QUIET_CORES and not idle:
         return memory, None  # they would take it again at once
-    why = "the engine has no traffic" if signals.idle else "its neighbours are quiet"
+    why = "the engine has no traffic" if idle else "its neighbours are quiet"
     action = ReleaseLimit("", "cpu_weight", memory.weight)
     return replace(memory, weight=None, weight_ns=now_ns), Proposal((action,), why)
 

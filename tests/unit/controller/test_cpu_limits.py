@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from controller.actions import Action, ReleaseLimit, SetQuota, SetWeight
 from controller.attribution import Cause
 from controller.cpu_limits import (
+    IDLE_AFTER_NS,
     QUOTA_AFTER_NS,
     QUOTA_DWELL_NS,
     RELAX_AFTER_NS,
@@ -207,7 +208,7 @@ def test_on_the_way_back_quotas_grow_and_go_before_the_weight() -> None:
     ladder = Ladder()
     ladder.until_quota()
     began_ns, first = ladder.now_ns, ladder.quotas["b"]
-    ladder.idle(60)
+    ladder.idle(2 * IDLE_AFTER_NS / SECOND)
     kinds = [type(action) for at, action in ladder.log if at > began_ns]
     assert kinds[-2:] == [ReleaseLimit, ReleaseLimit]
     assert set(kinds[:-2]) == {SetQuota}
@@ -242,17 +243,26 @@ def test_the_weight_goes_when_the_neighbours_are_quiet() -> None:
     assert ladder.weight is None
 
 
-def test_the_weight_goes_when_there_is_no_traffic() -> None:
+def test_a_lull_in_the_load_does_not_cost_the_weight_while_neighbours_burn() -> None:
     ladder = Ladder()
     ladder.press(0.1)
-    ladder.idle(RELEASE_AFTER_NS / SECOND + 0.1)
+    ladder.idle(IDLE_AFTER_NS / SECOND - 1)
+    ladder.calm(1)
+    ladder.idle(IDLE_AFTER_NS / SECOND - 1)
+    assert ladder.weight is not None
+
+
+def test_the_weight_goes_when_there_is_no_traffic_for_long() -> None:
+    ladder = Ladder()
+    ladder.press(0.1)
+    ladder.idle(IDLE_AFTER_NS / SECOND + 0.1)
     assert ladder.weight is None
 
 
 def test_the_ladder_begins_anew_after_everything_was_given_back() -> None:
     ladder = Ladder()
     ladder.until_quota()
-    ladder.idle(60)
+    ladder.idle(2 * IDLE_AFTER_NS / SECOND)
     ladder.tick(stolen(), Cause.NEIGHBOUR_CPU)
     assert ladder.log[-1][1] == SetWeight(1000, 100)
 
