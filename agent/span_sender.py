@@ -133,7 +133,7 @@ class SpanSender:
             self._under_way = []
 
     def _note(self, why: str) -> None:
-        if why and not self.problem:
+        if why and not self.problem and self._give_up_s is None:
             _LOG.warning("spans do not reach the collector: %s", why)
         elif not why and self.problem:
             _LOG.info("spans reach the collector again")
