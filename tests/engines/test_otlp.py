@@ -166,7 +166,7 @@ def test_a_collector_that_comes_back_gets_spans_again_and_what_was_dropped_is_co
     with sender_for(settings) as sender:
         with receiver.running():
             sender.put(span(1))
-            receiver.wait_for(1)
+            eventually(lambda: sender.exported)
         for number in range(2, 52):
             sender.put(span(number))
         eventually(lambda: sender.problem)
