@@ -1,0 +1,217 @@
+"""TCP sockets as the kernel lists them: sock_diag over netlink, by port, in one network namespace.
+
+The packets are packed and parsed here: a reading of 100 connections takes 0.5 ms, where the
+general netlink library takes 15 ms and 10 MB, more than the agent may use at several readings a
+second. A test compares the two. Struct formats are those of linux/inet_diag.h and linux/tcp.h.
+"""
+
+import ctypes
+import ipaddress
+import os
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+_NETLINK_SOCK_DIAG: Final = 4
+_SOCK_DIAG_BY_FAMILY: Final = 20
+_REQUEST_DUMP: Final = 0x301
+_ERROR, _DONE = 2, 3
+
+_ESTABLISHED: Final = 1 << 1
+_FIN_WAIT1: Final = 1 << 4
+_CLOSE_WAIT: Final = 1 << 8
+_LAST_ACK: Final = 1 << 9
+_LISTEN: Final = 1 << 10
+_CONNECTED: Final = _ESTABLISHED | _CLOSE_WAIT
+_SENDING: Final = _FIN_WAIT1 | _LAST_ACK
+"""Closed by the engine, but what it wrote has not all been taken yet."""
+
+_HEADER: Final = struct.Struct("=IHHII")
+_REQUEST: Final = struct.Struct("=BBBxI")
+_ID: Final = struct.Struct(">HH32xI8x")
+_MESSAGE: Final = struct.Struct("=BBxx2s2s16s16sIQIIIII")
+_ATTRIBUTE: Final = struct.Struct("=HH")
+_INFO: Final = 2
+_NOT_SENT: Final = struct.Struct("=144xI")
+"""`tcpi_notsent_bytes` in `struct tcp_info`."""
+
+_READ_BYTES: Final = 1 << 18
+_TIMEOUT_S: Final = 1.0
+_CLONE_NEWNET: Final = 0x40000000
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A listening socket: connections that wait to be accepted, and how many may.
+
+    `family` is AF_INET or AF_INET6, which serves both.
+    """
+
+    family: int
+    port: int
+    backlog: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A connection of a served port. `cookie` is the one the kernel programs name it by.
+
+    `accepted` is false while it waits in the accept queue. `unread_bytes` came in and were not read
+    by the engine, `unsent_bytes` were written and have not left, `in_flight_bytes` have left and
+    are not acknowledged.
+    """
+
+    cookie: int
+    port: int
+    remote: bytes
+    remote_port: int
+    accepted: bool
+    unread_bytes: int
+    unsent_bytes: int
+    in_flight_bytes: int
+
+    @property
+    def remote_name(self) -> str:
+        """The client's address and port as text."""
+        if len(self.remote) == 4:
+            return f"{ipaddress.IPv4Address(self.remote)}:{self.remote_port}"
+        address = ipaddress.IPv6Address(self.remote)
+        mapped = address.ipv4_mapped
+        return f"{mapped or f'[{address}]'}:{self.remote_port}"
+
+
+class SockDiag:
+    """Lists sockets of the network namespace it was opened in."""
+
+    def __init__(self) -> None:
+        """Open it in this thread's namespace; `OSError` if that can't be."""
+        self._sock = socket.socket(
+            socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG
+        )
+        self._sock.settimeout(_TIMEOUT_S)
+        self._sequence = 0
+
+    def __enter__(self) -> "SockDiag":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def listeners(self, port: int) -> list[Listener]:
+        """Who listens on `port`, on IPv4 and IPv6; `OSError` if the kernel does not say."""
+        return [
+            Listener(family, port, backlog, limit)
+            for family in (socket.AF_INET, socket.AF_INET6)
+            for (_, backlog, limit, *_), _ in self._ask(family, port, _LISTEN, 0)
+        ]
+
+    def connections(self, port: int, family: int) -> list[Connection]:
+        """The connections served at `port` by listeners of `family`, pending ones too.
+
+        The kernel walks its whole table of connections for it: some 0.5 ms, however few there are.
+        `OSError` as `listeners`.
+        """
+        found = []
+        remote_bytes = 4 if family == socket.AF_INET else 16
+        for fields, info in self._ask(family, port, _CONNECTED | _SENDING, 1 << (_INFO - 1)):
+            state, rqueue, wqueue, inode, cookie, remote, remote_port = fields
+            unsent = min(_NOT_SENT.unpack_from(info)[0], wqueue) if info else wqueue
+            found.append(
+                Connection(
+                    cookie=cookie,
+                    port=port,
+                    remote=remote[:remote_bytes],
+                    remote_port=remote_port,
+                    # nobody has a socket for it yet; a closed one has none any more
+                    accepted=bool(inode or 1 << state & _SENDING),
+                    unread_bytes=rqueue,
+                    unsent_bytes=unsent,
+                    in_flight_bytes=wqueue - unsent,
+                )
+            )
+        return found
+
+    def close(self) -> None:
+        """Close it, which also lets go of its namespace."""
+        self._sock.close()
+
+    def _ask(
+        self, family: int, port: int, states: int, extensions: int
+    ) -> Iterator[tuple[tuple[int, int, int, int, int, bytes, int], bytes]]:
+        """Fields of each socket, and its `struct tcp_info` if that was asked for."""
+        self._sequence += 1
+        request = _REQUEST.pack(family, socket.IPPROTO_TCP, extensions, states)
+        body = request + _ID.pack(port, 0, 0)
+        head = _HEADER.pack(
+            _HEADER.size + len(body), _SOCK_DIAG_BY_FAMILY, _REQUEST_DUMP, self._sequence, 0
+        )
+        self._sock.send(head + body)
+        while True:
+            data = self._sock.recv(_READ_BYTES)
+            at = 0
+            while at < len(data):
+                length, kind, _, sequence, _ = _HEADER.unpack_from(data, at)
+                message, at = data[at + _HEADER.size : at + length], at + (length + 3 & ~3)
+                if sequence != self._sequence:
+                    continue  # what is left of an answer that was given up
+                if kind == _DONE:
+                    return
+                if kind == _ERROR:
+                    code = -struct.unpack_from("=i", message)[0]
+                    raise OSError(code, os.strerror(code))
+                _, state, sport, dport, _, remote, _, cookie, _, rqueue, wqueue, _, inode = (
+                    _MESSAGE.unpack_from(message)
+                )
+                if int.from_bytes(sport, "big") == port:
+                    remote_port = int.from_bytes(dport, "big")
+                    fields = (state, rqueue, wqueue, inode, cookie, remote, remote_port)
+                    yield fields, _info(message)
+
+
+def open_in(namespace: Path) -> SockDiag:
+    """A `SockDiag` of the network namespace of a file such as /proc/PID/ns/net.
+
+    A netlink socket stays in the namespace it was made in. So a thread enters it, makes one and
+    ends; no other thread ever leaves its own. `OSError` if we may not.
+    """
+    made: list[SockDiag] = []
+    failed: list[OSError] = []
+
+    def enter() -> None:
+        try:
+            libc = ctypes.CDLL(None, use_errno=True)
+            with namespace.open("rb") as file:
+                if libc.setns(file.fileno(), _CLONE_NEWNET):
+                    code = ctypes.get_errno()
+                    raise OSError(code, os.strerror(code), str(namespace))
+            made.append(SockDiag())
+        except OSError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=enter, name="enter namespace", daemon=True)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return made[0]
+
+
+def _info(message: bytes) -> bytes:
+    at = _MESSAGE.size
+    while at + _ATTRIBUTE.size <= len(message):
+        length, kind = _ATTRIBUTE.unpack_from(message, at)
+        if kind == _INFO and length >= _ATTRIBUTE.size + _NOT_SENT.size:
+            return message[at + _ATTRIBUTE.size : at + length]
+        at += max(length + 3 & ~3, _ATTRIBUTE.size)
+    return b""
