@@ -1,6 +1,7 @@
 """The command `sitsctl`: asks the agent over its admin socket, and prints for people or as JSON."""
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -287,10 +288,11 @@ def _probe() -> list[Json]:
 def _toml(fields: Json, prefix: str = "") -> Iterator[str]:
     """A nested dict as lines of dotted TOML keys."""
     for name, value in fields.items():
+        key = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
         if isinstance(value, dict):
-            yield from _toml(value, f"{prefix}{name}.")
+            yield from _toml(value, f"{prefix}{key}.")
         elif value is not None:
-            yield f"{prefix}{name} = {json.dumps(value)}"
+            yield f"{prefix}{key} = {json.dumps(value)}"
 
 
 if __name__ == "__main__":
