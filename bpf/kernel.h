@@ -69,6 +69,10 @@ struct inet_connection_sock {
 
 struct tcp_sock {
 	u32 write_seq;
+	u32 snd_nxt;
+	u32 snd_una;
+	u32 snd_wnd;
+	u32 mss_cache;
 	u32 chrono_start;
 	u32 chrono_stat[3];
 	u8 chrono_type : 2;

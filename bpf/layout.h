@@ -78,7 +78,7 @@ struct counters {
 	u64 read_wait_ns; /* request in to its first read by the engine */
 	u64 deadlines_missed; /* no first chunk within the deadline */
 	u64 role_frames;
-	u64 spare;
+	u64 writes_held; /* of the stalled: by a client's window with no room left */
 };
 
 /* what our own limits cost, one line a CPU; every field only grows */

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from bpf.histogram import SLOTS
 
-LAYOUT_VERSION: Final = 3
+LAYOUT_VERSION: Final = 4
 
 NAME_BYTES: Final = 64
 HEAD_BYTES: Final = 256
@@ -86,7 +86,8 @@ class Counters:
     (the rest: a sleeping CPU took time to wake). `waits_over` and `gaps_over` and `ttft_over`
     crossed the target's thresholds. `ends_unstarted` streams ended before their first chunk.
     `events` are server-sent events in the chunks. `loss_probes` are among the `retransmits`.
-    `writes_stalled` left bytes unsent, `blocked_ns` is time with unsent bytes over all streams,
+    `writes_stalled` left bytes unsent, `writes_held` of them because the client's window was full;
+    `blocked_ns` is time with unsent bytes over all streams,
     `blocked_begun - blocked_ended` streams have some now. `read_wait_ns` is from a request's first
     byte in to the engine's first read, over `reads`. `deadlines_missed` had no first chunk in time.
     """
@@ -130,7 +131,7 @@ class Counters:
     read_wait_ns: int = 0
     deadlines_missed: int = 0
     role_frames: int = 0
-    spare: int = 0
+    writes_held: int = 0
 
     def since(self, earlier: "Counters") -> "Counters":
         """What came after `earlier` was read."""

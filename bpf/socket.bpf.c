@@ -36,6 +36,15 @@ int BPF_PROG(engine_read, struct sock *sk, int length)
 	return 0;
 }
 
+/* Whether the next segment finds no room in the client's window (tcp_snd_wnd_test). */
+static __always_inline bool window_is_full(struct tcp_sock *tp)
+{
+	u32 unsent = tp->write_seq - tp->snd_nxt;
+	u32 segment = unsent < tp->mss_cache ? unsent : tp->mss_cache;
+
+	return (int)(tp->snd_nxt + segment - tp->snd_una - tp->snd_wnd) > 0;
+}
+
 /* A write by the engine returned. What is unsent then waits for the client's window, for the
  * congestion window or for memory. */
 SEC("tp_btf/sock_send_length")
@@ -71,8 +80,11 @@ int BPF_PROG(engine_write, struct sock *sk, int length)
 	tp = bpf_skc_to_tcp_sock(sk);
 	if (tp && c->out_known && (int)(tp->write_seq - c->out_next) > 0) {
 		c->stream.writes_stalled++;
-		if (n)
+		if (n) {
 			ADD(n->writes_stalled, 1);
+			if (window_is_full(tp))
+				ADD(n->writes_held, 1);
+		}
 		unsent(c, n, true, now);
 	}
 	return 0;
