@@ -76,7 +76,8 @@ class Load:
 class Sample:
     """One engine at one moment, the `index`-th `SAMPLE_NS` of CLOCK_MONOTONIC.
 
-    `backlog` of `backlog_limit` connections wait to be accepted. `requests` … `blocked_ns` are the
+    `backlog` of `backlog_limit` connections wait to be accepted (a limit of 0: not known).
+    `requests` … `blocked_ns` are the
     kernel programs' counters. What follows is of the last look at the connections; `looked` says
     whether that was at this sample. `arrived` and `accepted` count connections that a look saw.
     """
@@ -184,10 +185,10 @@ def flow_of(stage: Stage, samples: Sequence[Sample]) -> Flow:
     match stage:
         case Stage.ACCEPT:
             return Flow(
-                of(lambda s: s.backlog),
+                of(lambda s: s.backlog if s.backlog_limit else None),
                 looked(lambda s: s.arrived),
                 looked(lambda s: s.accepted),
-                of(lambda s: max(_share(s.backlog, s.backlog_limit), _beside(s))),
+                of(lambda s: _pending(s) if s.backlog_limit else None),
             )
         case Stage.RECEIVE:
             return Flow(
@@ -291,16 +292,25 @@ def links(flows: Mapping[Stage, Flow], samples: Sequence[Sample]) -> Iterator[Li
     Its queue follows what the other lets out; its pressure (its queue, where it has no pressure)
     follows the other's queue.
     """
+    sample_ms = SAMPLE_NS / 1e6
     for before, after in pairwise(Stage):
-        out = steps(flows[before].left, samples)
-        yield correlate(f"{before}.out", f"{after}.queue", out, flows[after].queue, SAMPLE_NS / 1e6)
-        pressed = any(p is not None for p in flows[after].pressure)
-        series, name = (
-            (flows[after].pressure, "pressure") if pressed else (flows[after].queue, "queue")
-        )
-        yield correlate(
-            f"{before}.queue", f"{after}.{name}", flows[before].queue, series, SAMPLE_NS / 1e6
-        )
+        out = on_grid(steps(flows[before].left, samples), samples)
+        queue = on_grid(flows[after].queue, samples)
+        yield correlate(f"{before}.out", f"{after}.queue", out, queue, sample_ms)
+        pressure = on_grid(flows[after].pressure, samples)
+        pressed = any(p is not None for p in pressure)
+        name, series = ("pressure", pressure) if pressed else ("queue", queue)
+        waits = on_grid(flows[before].queue, samples)
+        yield correlate(f"{before}.queue", f"{after}.{name}", waits, series, sample_ms)
+
+
+def on_grid(series: Series, samples: Sequence[Sample]) -> Series:
+    """The series with None for the samples that were not taken in time."""
+    first = samples[0].index
+    made: list[float | None] = [None] * (samples[-1].index - first + 1)
+    for sample, value in zip(samples, series, strict=True):
+        made[sample.index - first] = value
+    return made
 
 
 def steps(totals: Series, samples: Sequence[Sample]) -> Series:
@@ -343,6 +353,9 @@ def _share(part: float, whole: float) -> float:
     return min(1.0, part / whole) if whole else 0.0
 
 
-def _beside(sample: Sample) -> float:
-    """Pending connections among all: where nothing is accepted, all is pending."""
-    return _share(sample.backlog, sample.backlog + sample.connections)
+def _pending(sample: Sample) -> float:
+    """How full the queue is, or the share of all connections in it: nothing may be accepted."""
+    return max(
+        _share(sample.backlog, sample.backlog_limit),
+        _share(sample.backlog, sample.backlog + sample.connections),
+    )

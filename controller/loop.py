@@ -15,6 +15,7 @@ from bpf.readers import CounterReader
 from controller.actions import Proposal
 from controller.actuator import Actuator
 from controller.attribution import Cause
+from controller.backpressure import Queues
 from controller.batching import BatchMemory, BatchView, decide_batch
 from controller.cpu_limits import CpuMemory, CpuView, NeighbourView, decide_cpu
 from controller.engines.client import EngineClient
@@ -297,6 +298,10 @@ class Loop:
             case "inject":
                 until_ns = self._clock() + int(message["duration_ms"] * 1e6)
                 self._injected = (message["value"], until_ns)
+            case "queues":
+                for name, queues in message["engines"].items():
+                    if (watch := self._engines.get(name)) is not None:
+                        watch.queues = Queues(**queues)
 
     def _set_targets(self, message: Message) -> None:
         engines, neighbours = parse_targets(message)

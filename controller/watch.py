@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from bpf.layout import Counters
 from controller.attribution import MEANING, Cause, Verdict, attribute
-from controller.backpressure import Backpressure, backpressure
+from controller.backpressure import Backpressure, Queues, backpressure, send_pressure
 from controller.batching import BatchMemory
 from controller.cpu_limits import CpuMemory
 from controller.engines.link import EngineLink
@@ -23,6 +23,9 @@ DISTURBED: Final = 0.03
 """Share of CPU demand lost to others above which steps teach the model nothing."""
 
 THROTTLING_EVERY_NS: Final = 250_000_000
+LOAD_EVERY_NS: Final = 100_000_000
+LOADS_KEPT: Final = 8
+"""More than come between two status messages, so that a late one loses none."""
 
 
 class EngineWatch:
@@ -41,12 +44,14 @@ class EngineWatch:
         self.signals: Signals | None = None
         self.verdict = Verdict(Cause.NONE, {})
         self.pressure = Backpressure()
+        self.queues = Queues()
         self.cause_ns: dict[str, int] = {}
         self.throttled_ns = 0
         self.throttling_at_ns = 0
         self._samples: deque[Sample] = deque()
         self._steps: deque[Step] = deque()
         self._arrivals: deque[tuple[int, int]] = deque()
+        self._loads: deque[tuple[int, ...]] = deque(maxlen=LOADS_KEPT)
 
     def take(
         self,
@@ -60,6 +65,7 @@ class EngineWatch:
         fresh = self.link.read_page() if self.link is not None else ()
         engine = self.link.now if self.link is not None else None
         self._keep(Sample(now_ns, counters, self.throttled_ns, neighbours_ns), fresh)
+        self._keep_load(now_ns, engine)
         signals = between(
             self._samples[0],
             self._samples[-1],
@@ -71,7 +77,12 @@ class EngineWatch:
         elapsed_ns = now_ns - self.signals.now_ns if self.signals is not None else 0
         self.signals = signals
         self.model = learn(self.model, fresh, signals.neighbour_pressure > DISTURBED)
-        self.pressure = backpressure(signals, self.policy.slo.ttft_ms)
+        self.pressure = backpressure(
+            signals,
+            self.policy.slo.ttft_ms,
+            self.queues.accept_fill,
+            send_pressure(counters, self.queues),
+        )
         self.verdict = attribute(signals, self.policy.slo, neighbour_pressure)
         if signals.at_risk:
             cause = str(self.verdict.cause)
@@ -104,9 +115,12 @@ class EngineWatch:
             "engine": _identity(link),
             "knobs": _knobs(link, self.batch.point),
             "now": _now(link.now if link is not None else None),
+            "loads": list(self._loads),
             "backpressure": {
                 "value": self.pressure.value,
+                "accept": self.pressure.accept,
                 "queue": self.pressure.queue,
+                "send": self.pressure.send,
                 "kv": self.pressure.kv,
                 "cpu": self.pressure.cpu,
                 "injected": self.pressure.injected,
@@ -137,6 +151,15 @@ class EngineWatch:
         self._steps.extend(steps)
         while self._steps and self._steps[0].end_ns < self._samples[0].now_ns:
             self._steps.popleft()
+
+    def _keep_load(self, now_ns: int, engine: EngineNow | None) -> None:
+        """The engine's queues once every `LOAD_EVERY_NS` of the clock, for the agent's stages."""
+        index = now_ns // LOAD_EVERY_NS
+        if engine is None or (self._loads and self._loads[-1][0] == index):
+            return
+        self._loads.append(
+            (index, engine.waiting, engine.running, engine.requests_total, engine.finished_total)
+        )
 
     def _arrival_rate(self, now_ns: int, engine: EngineNow | None) -> float:
         """Prompt tokens a second over the last seconds."""

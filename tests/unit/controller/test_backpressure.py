@@ -2,7 +2,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.backpressure import KV_GRACE_RATIO, Backpressure, backpressure
+from bpf.layout import Counters
+from controller.backpressure import (
+    KV_GRACE_RATIO,
+    Backpressure,
+    Queues,
+    backpressure,
+    send_pressure,
+)
 from controller.engines.page import EngineNow
 
 from .situations import MS, SECOND, window
@@ -46,6 +53,34 @@ def test_the_kv_cache_presses_over_its_last_share(use: float, pressure: float) -
 def test_waiting_for_the_cpu_presses_by_its_share_own_tasks_included() -> None:
     found = backpressure(window(run_ns=30, wait_ns=70, wait_self_ns=50, wait_other_ns=20), TTFT_MS)
     assert found.cpu == 0.7
+
+
+def test_streams_with_unsent_bytes_press_by_their_share_of_those_under_way() -> None:
+    counters = Counters(
+        requests=20, ends_complete=8, ends_early=2, blocked_begun=7, blocked_ended=3
+    )
+    assert send_pressure(counters, Queues()) == 0.4
+
+
+def test_streams_older_than_the_programs_are_pressed_by_what_the_agent_saw() -> None:
+    assert send_pressure(Counters(), Queues(unsent=3)) == 1
+
+
+def test_what_was_counted_since_the_agents_look_is_added_to_it() -> None:
+    counters = Counters(requests=8, blocked_begun=9, blocked_ended=4)
+    assert send_pressure(counters, Queues(unsent=1, blocked=4)) == 2 / 8
+    assert send_pressure(counters, Queues(unsent=1, blocked=6)) == 0
+
+
+def test_a_stream_whose_end_was_never_counted_presses_no_longer_than_the_next_look() -> None:
+    counters = Counters(requests=8, blocked_begun=5, blocked_ended=4)
+    assert send_pressure(counters, Queues(unsent=0, blocked=1)) == 0
+
+
+def test_the_accept_queue_and_blocked_streams_are_stages_of_their_own() -> None:
+    found = backpressure(window(), TTFT_MS, accept=0.25, send=0.5)
+    assert found == Backpressure(accept=0.25, send=0.5)
+    assert found.value == 0.5
 
 
 def test_the_value_is_the_worst_stage() -> None:

@@ -9,11 +9,12 @@ import pytest
 
 from bpf.layout import Counters
 from controller.attribution import Cause
+from controller.backpressure import Queues
 from controller.engines.page import EngineNow, PageWriter, Step
 from controller.policy_model import Engine, Match, Slo
 from controller.signals import Signals
 from controller.step_model import WARM_UP_STEPS, StepModel
-from controller.watch import ARRIVALS_NS, WINDOW_NS, EngineWatch
+from controller.watch import ARRIVALS_NS, LOAD_EVERY_NS, WINDOW_NS, EngineWatch
 
 from .peers import PAGELESS, STATE, Peer
 from .situations import MS, SECOND
@@ -200,6 +201,24 @@ def test_an_injected_signal_presses(alone: EngineWatch) -> None:
     take(alone, 0, Counters(), injected=0.8)
     assert alone.pressure.value == 0.8
     assert alone.status()["backpressure"]["injected"] == 0.8
+
+
+def test_what_the_agent_sees_in_the_sockets_presses(alone: EngineWatch) -> None:
+    alone.queues = Queues(accept_fill=0.3, unsent=2)
+    take(alone, 0, Counters(requests=5))
+    pressure = alone.status()["backpressure"]
+    assert (pressure["accept"], pressure["send"], pressure["value"]) == (0.3, 0.4, 0.4)
+
+
+def test_the_engines_queues_are_kept_once_every_tenth_of_a_second(lab: Lab) -> None:
+    first = lab.now_ns // LOAD_EVERY_NS
+    for waiting in range(40):
+        lab.step(MS, waiting=waiting, running=2, requests_total=50, finished_total=9)
+        lab.take()
+    loads = lab.watch.status()["loads"]
+    assert [index - first for index, *_ in loads] == list(range(1, 9))
+    assert [load[1] for load in loads] == [4, 9, 14, 19, 24, 29, 34, 39]
+    assert {load[2:] for load in loads} == {(2, 50, 9)}
 
 
 def test_a_restarted_engine_is_learnt_anew(lab: Lab) -> None:

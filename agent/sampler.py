@@ -1,0 +1,179 @@
+"""Samples every engine's stages ten times a second, in a thread of its own, for a minute back.
+
+A thread, because discovery can keep the main loop for longer than a sample. Listeners are read at
+every sample, connections as often as costs `LOOK_SHARE` of a core and at least once a second.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from agent.discovery import Found
+from agent.sockets import EngineSockets, Sockets
+from agent.stages import SAMPLE_NS, Load, Sample
+from bpf.layout import Counters
+
+KEPT: Final = 600
+LOOK_SHARE: Final = 0.005
+MAX_LOOK_EVERY: Final = 10
+"""In samples."""
+
+
+class _Track:
+    """What is kept of one engine."""
+
+    def __init__(self) -> None:
+        self.samples: deque[Sample] = deque(maxlen=KEPT)
+        self.loads: dict[int, Load] = {}
+        self.sockets = EngineSockets()
+        self.look_at = 0
+        self.blocked = 0
+
+
+class Sampler:
+    """The thread and what it has seen. Every method may be called from any thread."""
+
+    def __init__(self, counters: Callable[[str], Counters]) -> None:
+        """`counters` are what the kernel counted for an engine so far."""
+        self._counters = counters
+        self._lock = threading.Lock()
+        self._sockets = Sockets()
+        self._watched: tuple[Found, ...] = ()
+        self._changed = False
+        self._tracks: dict[str, _Track] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, and close what is open."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._sockets.close()
+
+    def watch(self, engines: Iterable[Found]) -> None:
+        """From now on these; call it when the kernel programs watch them."""
+        watched = tuple(each for each in engines if each.present)
+        with self._lock:
+            self._changed |= watched != self._watched
+            self._watched = watched
+
+    def heard(self, engine: str, cookie: int) -> None:
+        """A stream was heard of on this connection."""
+        self._sockets.heard(engine, cookie)
+
+    def take_loads(self, engine: str, loads: Sequence[Sequence[int]]) -> None:
+        """Add what the controller sampled of an engine: index and the fields of `Load`."""
+        with self._lock:
+            track = self._tracks.get(engine)
+            if track is None:
+                return
+            track.loads |= {index: Load(*fields) for index, *fields in loads}
+            while len(track.loads) > KEPT:
+                del track.loads[next(iter(track.loads))]
+
+    def sockets(self, engine: str) -> EngineSockets:
+        """The last look at an engine's sockets."""
+        with self._lock:
+            track = self._tracks.get(engine)
+            return track.sockets if track is not None else EngineSockets()
+
+    def samples(self, engine: str, seconds: float) -> list[Sample]:
+        """An engine's samples of the last `seconds`, oldest first."""
+        since_ns = time.monotonic_ns() - int(seconds * 1e9)
+        with self._lock:
+            track = self._tracks.get(engine)
+            if track is None:
+                return []
+            return [
+                replace(sample, load=track.loads.get(sample.index))
+                for sample in track.samples
+                if sample.at_ns >= since_ns
+            ]
+
+    def queues(self) -> Mapping[str, Any]:
+        """The `queues` message for the controller."""
+        with self._lock:
+            return {
+                "type": "queues",
+                "engines": {
+                    name: {
+                        "accept_fill": track.sockets.accept_fill,
+                        "unsent": track.sockets.unsent,
+                        "blocked": track.blocked,
+                    }
+                    for name, track in self._tracks.items()
+                },
+            }
+
+    def _run(self) -> None:
+        while True:
+            now_ns = time.monotonic_ns()
+            index = now_ns // SAMPLE_NS
+            if self._stop.wait(((index + 1) * SAMPLE_NS - now_ns) / 1e9):
+                return
+            self._follow()
+            for name in list(self._tracks):
+                self._sample(name)
+
+    def _follow(self) -> None:
+        with self._lock:
+            if not self._changed:
+                return
+            watched, self._changed = self._watched, False
+            names = {each.name for each in watched}
+            for name in self._tracks.keys() - names:
+                del self._tracks[name]
+            for name in names - self._tracks.keys():
+                self._tracks[name] = _Track()
+        self._sockets.watch(watched)
+
+    def _sample(self, name: str) -> None:
+        track = self._tracks[name]
+        index = time.monotonic_ns() // SAMPLE_NS
+        looks = index >= track.look_at
+        try:
+            if looks:
+                began_ns = time.thread_time_ns()
+                sockets = self._sockets.look(name)
+                took_ns = time.thread_time_ns() - began_ns
+                every = 1 + int(took_ns / (LOOK_SHARE * SAMPLE_NS))
+                track.look_at = index + min(every, MAX_LOOK_EVERY)
+            else:
+                sockets = replace(track.sockets, listeners=self._sockets.listeners(name))
+        except OSError as error:
+            looks, track.look_at = False, index + MAX_LOOK_EVERY
+            sockets = EngineSockets(detail=f"could not list its sockets: {error.strerror}")
+        counted = self._counters(name)
+        sample = Sample(
+            index=index,
+            at_ns=time.monotonic_ns(),
+            backlog=sockets.backlog,
+            backlog_limit=sockets.backlog_limit,
+            requests=counted.requests,
+            reads=counted.reads,
+            writes=counted.writes,
+            chunks=counted.chunks,
+            ended=counted.ends_complete + counted.ends_early,
+            blocked_ns=counted.blocked_ns,
+            looked=looks,
+            arrived=sockets.arrived,
+            accepted=sockets.accepted,
+            connections=len(sockets.connections),
+            unread=sockets.unread,
+            unsent=sockets.unsent,
+            unsent_bytes=sockets.unsent_bytes,
+            in_flight_bytes=sockets.in_flight_bytes,
+        )
+        with self._lock:
+            if looks:
+                track.blocked = counted.blocked_begun - counted.blocked_ended
+            track.sockets = sockets
+            track.samples.append(sample)
