@@ -124,8 +124,8 @@ def request_span(
         "http.response.status_code": stream.status or None,
         "http.route": route.path if route is not None else None,
         "url.path": head.path or None,
-        "url.scheme": "http",
-        "network.protocol.name": "http",
+        "url.scheme": "http" if head.method else None,
+        "network.protocol.name": "http" if head.method else None,
         "server.port": stream.local_port,
         "client.address": stream.remote_address,
         "client.port": stream.remote_port,
@@ -138,10 +138,9 @@ def request_span(
         "ebpf.skb_len": stream.body_bytes,
         "ebpf.is_retransmit": stream.retransmits > 0,
     }
+    method = head.method if head.method not in {"", "_OTHER"} else "HTTP"
     return Span(
-        name=f"{head.method or 'HTTP'} {route.path}"
-        if route is not None
-        else head.method or "HTTP",
+        name=f"{method} {route.path}" if route is not None else method,
         ref=beginning.ref,
         parent=head.caller.span if head.caller is not None else None,
         server=True,
@@ -208,6 +207,12 @@ def _ours(ended: Ended, kept: Kept, meanwhile: Meanwhile) -> dict[str, Value | N
         "sits.gap_max_ms": stream.gap_max_ns / _MS if gaps > 0 else None,
         "sits.gap_mean_ms": stream.gap_sum_ns / gaps / _MS if gaps > 0 else None,
         "sits.gaps_over_slo": stream.gaps_over,
+        "sits.write_gap_max_ms": stream.write_gap_max_ns / _MS if stream.write_gap_max_ns else None,
+        "sits.events": stream.events,
+        "sits.role_frames": stream.role_frames,
+        "sits.send_blocked_ms": stream.blocked_ns / _MS,
+        "sits.send_blocked_by_client_ms": stream.rwnd_limited_ms,
+        "sits.send_blocked_by_buffer_ms": stream.sndbuf_limited_ms,
         "sits.retransmits": stream.retransmits,
         "sits.run_queue_delay_ms": None if meanwhile.wait_ns is None else meanwhile.wait_ns / _MS,
         **_stages(stream),
@@ -217,6 +222,7 @@ def _ours(ended: Ended, kept: Kept, meanwhile: Meanwhile) -> dict[str, Value | N
 def _stages(stream: Stream) -> dict[str, Value | None]:
     """How long each part of the answer took; a part that was not reached has none."""
     marks = {
+        "read": (stream.request_ns, stream.read_ns),
         "head": (stream.request_ns, stream.head_ns),
         "first_chunk": (stream.head_ns, stream.first_ns),
         "chunks": (stream.first_ns, stream.last_ns),

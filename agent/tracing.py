@@ -21,6 +21,9 @@ from controller.policy_model import Policy, Slo
 AT_RISK_NS: Final = 10 * 10**9
 """How long before a decision a stream may have ended badly to be linked to it."""
 
+LONGEST_WAIT_NS: Final = 1_200 * 10**9
+"""Twice the longest SLO for a first chunk."""
+
 MAX_LINKS: Final = 32
 MAX_OPEN_DECISIONS: Final = 1_000
 """Decisions whose answer is awaited; the oldest is sent with the answer it has."""
@@ -152,7 +155,8 @@ class Tracing:
     def _begin(self, requests: _Engine, key: tuple[int, int], event: Event) -> None:
         beginning = _beginning(read_head(event.head))
         self._malformed += beginning.head.malformed
-        self._cut += beginning.head.cut
+        # without a request line it is TLS or HTTP/2, where there is no such head
+        self._cut += beginning.head.cut and bool(beginning.head.method)
         if len(requests.waiting) + len(requests.late) + len(requests.steady) >= MAX_UNDER_WAY:
             # an end whose event was dropped leaves its beginning behind; the oldest goes
             groups = (requests.steady, requests.late, requests.waiting)
@@ -214,8 +218,13 @@ def _at_risk(requests: _Engine, now_ns: int, ttft_ns: int) -> tuple[SpanRef, ...
 
     Those under way get a span whatever becomes of them.
     """
-    overdue = takewhile(
-        lambda under_way: now_ns - under_way.request_ns > ttft_ns, requests.waiting.values()
+    overdue = (
+        under_way
+        for under_way in takewhile(
+            lambda under_way: now_ns - under_way.request_ns > ttft_ns, requests.waiting.values()
+        )
+        # what waits for longer ended, and its end was dropped
+        if now_ns - under_way.request_ns < LONGEST_WAIT_NS
     )
     links = []
     for under_way in islice(chain(overdue, requests.late.values()), MAX_LINKS):

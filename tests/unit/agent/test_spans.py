@@ -40,7 +40,13 @@ def span(more: bytes = b"", meanwhile: Meanwhile = NOTHING, **fields: Any) -> Sp
 
 
 def test_a_good_stream_in_full() -> None:
-    made = span(SAMPLED, Meanwhile(pid=42, wait_ns=3 * MS), retransmits=2)
+    made = span(
+        SAMPLED,
+        Meanwhile(pid=42, wait_ns=3 * MS),
+        retransmits=2,
+        blocked_ns=4 * MS,
+        rwnd_limited_ms=3,
+    )
     assert made == Span(
         name="POST /v1/completions",
         ref=REF,
@@ -70,8 +76,15 @@ def test_a_good_stream_in_full() -> None:
             "sits.gap_max_ms": 5.0,
             "sits.gap_mean_ms": 5.0,
             "sits.gaps_over_slo": 0,
+            "sits.write_gap_max_ms": 5.0,
+            "sits.events": 3,
+            "sits.role_frames": 0,
+            "sits.send_blocked_ms": 4.0,
+            "sits.send_blocked_by_client_ms": 3,
+            "sits.send_blocked_by_buffer_ms": 0,
             "sits.retransmits": 2,
             "sits.run_queue_delay_ms": 3.0,
+            "sits.stage.read_ms": 1e-6,
             "sits.stage.head_ms": 1e-6,
             "sits.stage.first_chunk_ms": 10 - 1e-6,
             "sits.stage.chunks_ms": 10.0,
@@ -110,12 +123,25 @@ def test_a_path_of_a_caller_s_own_is_in_no_name() -> None:
 def test_a_request_whose_beginning_is_unknown_still_has_a_name() -> None:
     made = request_span(ended(), beginning(line=b""), "slow", NOTHING)
     assert made.name == "HTTP"
-    assert "url.path" not in made.attributes
+    assert not {"url.path", "url.scheme", "http.request.method"} & set(made.attributes)
+
+
+def test_a_method_of_a_caller_s_own_is_in_no_name() -> None:
+    made = request_span(ended(), beginning(line=b"BREW /v1/completions HTTP/1.1"), "slow", NOTHING)
+    assert made.name == "HTTP /v1/completions"
+    assert made.attributes["http.request.method"] == "_OTHER"
 
 
 def test_what_is_not_known_is_left_out() -> None:
     attributes = span(
-        head_ns=0, first_ns=0, last_ns=0, chunks=0, status=0, reason=EndReason.CLIENT_RESET
+        head_ns=0,
+        first_ns=0,
+        last_ns=0,
+        read_ns=0,
+        write_gap_max_ns=0,
+        chunks=0,
+        status=0,
+        reason=EndReason.CLIENT_RESET,
     ).attributes
     assert not {
         "http.response.status_code",
@@ -124,6 +150,8 @@ def test_what_is_not_known_is_left_out() -> None:
         "sits.gap_mean_ms",
         "sits.run_queue_delay_ms",
         "sits.stage.head_ms",
+        "sits.stage.read_ms",
+        "sits.write_gap_max_ms",
         "ebpf.pid",
     } & set(attributes)
 

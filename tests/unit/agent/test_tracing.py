@@ -12,7 +12,7 @@ from agent.request_head import SpanRef
 from agent.span_sender import SpanSender
 from agent.spans import Meanwhile, Span
 from agent.streams import Ended, StreamLog
-from agent.tracing import MAX_LINKS, MAX_OPEN_DECISIONS, Tracing
+from agent.tracing import LONGEST_WAIT_NS, MAX_LINKS, MAX_OPEN_DECISIONS, Tracing
 from bpf.layout import EndReason, Event, EventKind
 from controller.policy_model import Slo
 
@@ -127,6 +127,8 @@ def test_malformed_and_cut_heads_are_counted(traced: Traced) -> None:
     traced.begin(2)
     event = Event(1, EventKind.START, None, stream(number=3), b"POST / HTTP/1.1\r\ntracep")
     traced.tracing.stream("chat", event, None)
+    opaque = Event(1, EventKind.START, None, stream(number=4), b"\x16\x03\x01\x02")
+    traced.tracing.stream("chat", opaque, None)
     counts = traced.tracing.counts()
     assert (counts.malformed_callers, counts.cut_heads) == (1, 1)
 
@@ -158,6 +160,13 @@ def test_a_decision_is_linked_to_streams_under_way_that_are_late(traced: Traced)
     decision, *requests = traced.done()
     assert [each.ref for each in requests] == list(decision.links)
     assert [each.attributes["sits.kept"] for each in requests] == ["linked", "linked"]
+
+
+def test_what_waited_for_ever_is_linked_to_nothing(traced: Traced) -> None:
+    traced.begin(1, request_ns=1)
+    traced.tracing.decision(message(mono_ns=LONGEST_WAIT_NS + 1, ack="shadow"))
+    (made,) = traced.done()
+    assert made.links == ()
 
 
 def test_a_bad_stream_is_linked_to_the_decisions_made_meanwhile(traced: Traced) -> None:
