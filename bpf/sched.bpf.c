@@ -290,8 +290,8 @@ static __always_inline void came_on_cpu(struct task_struct *task, struct task_st
 	struct counters *c;
 	struct target *target;
 	struct role *r;
-	u32 slot, bucket;
-	u64 wait;
+	u64 wait, bucket;
+	u32 slot;
 
 	if (!state)
 		return;
