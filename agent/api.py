@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from agent.http import answer_json
+from agent.stages import FACTOR
 from controller.plain import plain
 from controller.policy_model import Mode
 
@@ -24,6 +25,9 @@ MAX_BODY_BYTES: Final = 16 * 1024
 MAX_STREAMS: Final = 10_000
 MAX_DECISIONS: Final = 1000
 MAX_EXPLAIN_S: Final = 3600.0
+MAX_STAGES_S: Final = 60.0
+MAX_FACTOR: Final = 1000.0
+MAX_FLOOR: Final = 1e9
 MAX_REASON_CHARS: Final = 500
 
 _MAX_ID: Final = (1 << 63) - 1
@@ -62,6 +66,14 @@ class AgentView(Protocol):
 
     def explain(self, engine: str, seconds: float) -> JsonObject:
         """Why `engine` was slow in the last `seconds`."""
+        ...
+
+    def stages(self, engine: str, seconds: float, factor: float, floor: float | None) -> JsonObject:
+        """The stages of `engine` over the last `seconds`.
+
+        A queue is backpressure when it grew by more than `factor` to more than `floor`; None: each
+        stage's own.
+        """
         ...
 
     def journal(self, limit: int, engine: str | None, before: int | None) -> JsonObject:
@@ -187,14 +199,15 @@ def _whole(
     return int(text)
 
 
-def _seconds(values: Mapping[str, str]) -> float:
-    text = values.get("seconds", "30")
-    if (
-        not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text)
-        or not 1 <= float(text) <= MAX_EXPLAIN_S
-    ):
+def _number(
+    values: Mapping[str, str], name: str, default: _Value, low: float, high: float
+) -> float | _Value:
+    text = values.get(name)
+    if text is None:
+        return default
+    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text) or not low <= float(text) <= high:
         raise ApiError(
-            400, f"parameter seconds is a number from 1 to {MAX_EXPLAIN_S:g}, not {_shown(text)}"
+            400, f"parameter {name} is a number from {low:g} to {high:g}, not {_shown(text)}"
         )
     return float(text)
 
@@ -261,7 +274,19 @@ _CALLS: Final[Mapping[str, _Call]] = {
     "/v1/explain": _Call(
         "GET",
         ("engine", "seconds"),
-        lambda view, values: view.explain(_one_engine(view, values), _seconds(values)),
+        lambda view, values: view.explain(
+            _one_engine(view, values), _number(values, "seconds", 30.0, 1, MAX_EXPLAIN_S)
+        ),
+    ),
+    "/v1/stages": _Call(
+        "GET",
+        ("engine", "seconds", "factor", "floor"),
+        lambda view, values: view.stages(
+            _one_engine(view, values),
+            _number(values, "seconds", 30.0, 1, MAX_STAGES_S),
+            _number(values, "factor", FACTOR, 1, MAX_FACTOR),
+            _number(values, "floor", None, 0, MAX_FLOOR),
+        ),
     ),
     "/v1/journal": _Call(
         "GET",

@@ -60,6 +60,20 @@ class AgentClient:
         """Why an engine (None: the only one) was slow."""
         return self._get("explain", engine=engine, seconds=f"{seconds:.15g}")
 
+    def stages(
+        self,
+        engine: str | None = None,
+        seconds: float = 30,
+        factor: float | None = None,
+        floor: float | None = None,
+    ) -> dict[str, Any]:
+        """The stages of an engine (None: the only one), with the detector's k and floor."""
+        given = {
+            name: None if value is None else f"{value:.15g}"
+            for name, value in (("seconds", seconds), ("factor", factor), ("floor", floor))
+        }
+        return self._get("stages", engine=engine, **given)
+
     def journal(
         self, limit: int = 20, engine: str | None = None, before: int | None = None
     ) -> dict[str, Any]:

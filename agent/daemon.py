@@ -27,7 +27,9 @@ from agent.metrics import EngineFigures, Figures, FiguresCollector, NeighbourFig
 from agent.node import HISTOGRAMS, Node
 from agent.notify import notify
 from agent.recorder import Recorder
+from agent.sampler import Sampler
 from agent.spans import Meanwhile, SpanCounts
+from agent.stages import stage_reports
 from agent.state import State
 from agent.streams import take
 from agent.supervisor import Supervisor
@@ -50,6 +52,8 @@ LOCK_NAME: Final = "sitsd.lock"
 
 _TICK_S: Final = 0.1
 _MOMENT_S: Final = 1.0
+_QUEUES_S: Final = 0.25
+_RATE_WINDOW_S: Final = 10.0
 _CAUSE_WINDOW_S: Final = 10.0
 _LOG: Final = logging.getLogger("sits.daemon")
 
@@ -88,12 +92,14 @@ class Daemon:
         self._tracing, problem = start_tracing(policy, self._meanwhile)
         self._state.set_problems("spans", [problem] if problem else [])
         self._node = Node(policy)
+        self._sampler = Sampler(self._node.counters)
         self._stopping = False
         self._mode_asked: tuple[Mode, str] | None = None
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         view = View(
             self._state,
             self._node,
+            self._sampler,
             journal,
             hierarchies,
             source,
@@ -128,6 +134,7 @@ class Daemon:
             selector.register(events, selectors.EVENT_READ)
         self._admin.start()
         self._metrics.start()
+        self._sampler.start()
         self._event("start", "sitsd", {"mode": self._policy.mode, "loaded": self._node.how})
         _LOG.info(
             "started in mode %s, metrics at %s, programs %s",
@@ -135,7 +142,7 @@ class Daemon:
             self._metrics.address,
             self._node.how,
         )
-        look_at_s = moment_at_s = 0.0
+        look_at_s = moment_at_s = queues_at_s = 0.0
         try:
             while not self._stopping:
                 now_s = time.monotonic()
@@ -149,6 +156,9 @@ class Daemon:
                     self._remember()
                 self._supervisor.tick()
                 self._change_mode()
+                if now_s >= queues_at_s:
+                    queues_at_s = now_s + _QUEUES_S
+                    self._supervisor.tell(self._sampler.queues())
                 for message in self._supervisor.receive():
                     self._said(message)
                 selector.select(_TICK_S)
@@ -171,6 +181,7 @@ class Daemon:
         self._metrics.stop()
         self._admin.stop()
         self._supervisor.stop()
+        self._sampler.stop()
         if self._tracing is not None:
             self._tracing.close()
         self._event("stop", "sitsd", {})
@@ -188,6 +199,8 @@ class Daemon:
                 self._state.streams.forget(found.name)
         self._state.set_surroundings(surroundings)
         problems = self._node.watch(surroundings)
+        # only now: a connection without a stream is told apart from one that is not followed
+        self._sampler.watch(surroundings.engines)
         problems += [
             f"{found.name}: {found.detail}" for found in surroundings.engines if found.detail
         ]
@@ -228,6 +241,7 @@ class Daemon:
         ended = take(self._state.streams, event, name, slo, cause)
         if ended is not None:
             self._state.count_end(name, ended.reason, ended.good)
+        self._sampler.heard(name, event.stream.connection)
         if self._tracing is not None:
             self._tracing.stream(name, event, ended)
 
@@ -269,6 +283,8 @@ class Daemon:
         match message["type"]:
             case "status":
                 self._state.set_status(message)
+                for name, engine in message["engines"].items():
+                    self._sampler.take_loads(name, engine["loads"])
                 problems = [
                     f"{name}: {engine['admin']['detail']}"
                     for name, engine in message["engines"].items()
@@ -339,6 +355,8 @@ class Daemon:
                 status=state.engine_status(engine.name),
                 cause_ns=state.cause_ns(engine.name),
                 slo_ms={"ttft": engine.slo.ttft_ms, "gap": engine.slo.gap_ms},
+                sockets=self._sampler.sockets(engine.name),
+                stages=stage_reports(self._sampler.ends(engine.name, _RATE_WINDOW_S)),
             )
             for engine in self._policy.engines
         )

@@ -16,7 +16,9 @@ from prometheus_client.core import (
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from agent.sockets import EngineSockets
 from agent.spans import SpanCounts
+from agent.stages import StageReport
 from bpf.histogram import EMPTY, Histogram
 from bpf.layout import Counters, Health
 from controller.timing import histogram_of
@@ -84,6 +86,8 @@ class EngineFigures:
     status: Mapping[str, Any] | None = None
     cause_ns: Mapping[str, int] = field(default_factory=dict)
     slo_ms: Mapping[str, float] = field(default_factory=dict)
+    sockets: EngineSockets = field(default_factory=EngineSockets)
+    stages: tuple[StageReport, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +131,7 @@ class FiguresCollector(Collector):
         yield from _streams(figures.engines)
         yield from _cpu(figures)
         yield from _engine_state(figures.engines)
+        yield from _stages(figures.engines)
         if figures.loop is not None:
             yield _loop(figures.loop)
 
@@ -370,6 +375,37 @@ def _engine_state(engines: tuple[EngineFigures, ...]) -> Iterator[Metric]:
         for stage, value in status["backpressure"].items():
             pressure.add_metric([engine.name, "worst" if stage == "value" else stage], value)
     yield from (present, admin, running, waiting, kv, knob, weight, pressure, cause)
+
+
+def _stages(engines: tuple[EngineFigures, ...]) -> Iterator[Metric]:
+    queue = GaugeMetricFamily(
+        "sits_stage_queue",
+        "What waits in a stage: connections, requests, streams, or on the wire bytes.",
+        labels=["engine", "stage"],
+    )
+    rate = GaugeMetricFamily(
+        "sits_stage_rate",
+        "What comes into a stage and goes out of it each second, over the last ten.",
+        labels=["engine", "stage", "direction"],
+    )
+    connections = GaugeMetricFamily(
+        "sits_connections",
+        "Accepted connections; seeded ones are not followed until their next request.",
+        labels=["engine", "seeded"],
+    )
+    for engine in engines:
+        for report in engine.stages:
+            if report.queue is not None:
+                queue.add_metric([engine.name, report.stage], report.queue)
+            for direction, per_s in (("in", report.in_per_s), ("out", report.out_per_s)):
+                if per_s is not None:
+                    rate.add_metric([engine.name, report.stage, direction], per_s)
+        if engine.present:
+            seeded = len(engine.sockets.seeded)
+            others = len(engine.sockets.connections) - seeded
+            connections.add_metric([engine.name, "true"], seeded)
+            connections.add_metric([engine.name, "false"], others)
+    yield from (queue, rate, connections)
 
 
 def _loop(loop: Mapping[str, Any]) -> Metric:

@@ -21,6 +21,9 @@ LOOK_SHARE: Final = 0.005
 MAX_LOOK_EVERY: Final = 10
 """In samples."""
 
+ENDS: Final = MAX_LOOK_EVERY
+"""Among so many samples there is one that looked at the connections."""
+
 
 class _Track:
     """What is kept of one engine."""
@@ -92,11 +95,13 @@ class Sampler:
             track = self._tracks.get(engine)
             if track is None:
                 return []
-            return [
-                replace(sample, load=track.loads.get(sample.index))
-                for sample in track.samples
-                if sample.at_ns >= since_ns
-            ]
+            kept = [sample for sample in track.samples if sample.at_ns >= since_ns]
+            return [replace(sample, load=track.loads.get(sample.index)) for sample in kept]
+
+    def ends(self, engine: str, seconds: float) -> list[Sample]:
+        """The first and last of them: enough for rates and queues, cheap enough for a scrape."""
+        kept = self.samples(engine, seconds)
+        return kept[:ENDS] + kept[ENDS:][-ENDS:]
 
     def queues(self) -> Mapping[str, Any]:
         """The `queues` message for the controller."""

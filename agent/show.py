@@ -28,6 +28,7 @@ from agent.words import (
     good_text,
     mode_text,
     percent,
+    sockets_text,
     value,
 )
 
@@ -235,6 +236,7 @@ def _engine(item: Json) -> RenderableType:
     facts.append(("admin", f"{item['admin']['state']}{also(item['admin']['detail'])}"))
     facts += [("model", _model(item["model"]))] if item["model"] else []
     facts.append(("totals", ", ".join(f"{name} {count}" for name, count in totals.items())))
+    facts += [("sockets", sockets_text(item["sockets"]))] if item["found"] else []
     facts += [("cgroup", item["cgroup"])] if item["cgroup"] else []
     title = Text.assemble((item["name"], "bold"), f"  {', '.join(head)}{also(item['detail'])}")
     return Group(title, facts_of(facts))

@@ -118,6 +118,47 @@ def explain(engine: str | None, seconds: float, socket_path: Path | None, as_jso
 
 @main.command()
 @click.argument("engine", required=False)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(1, 60),
+    default=30,
+    show_default=True,
+    help="How far to look back.",
+)
+@click.option(
+    "--factor",
+    type=click.FloatRange(1, 1000),
+    help="Growth within 100 ms that counts as backpressure. [default: 1.5]",
+)
+@click.option(
+    "--floor",
+    type=click.FloatRange(0, 1e9),
+    help="Queue up to which nothing does. [default: each stage's own]",
+)
+@_SOCKET
+@_JSON
+def stages(
+    engine: str | None,
+    seconds: float,
+    factor: float | None,
+    floor: float | None,
+    socket_path: Path | None,
+    as_json: bool,
+) -> None:
+    """The stages of ENGINE: what flows through each, what queues, which holds requests up."""
+    with asking(socket_path) as agent:
+        answer = agent.stages(engine, seconds, factor, floor)
+
+    def render(_: object, shown: Json) -> object:
+        from agent.show_stages import stages
+
+        return stages(shown)
+
+    print_answer(answer, as_json, render)
+
+
+@main.command()
+@click.argument("engine", required=False)
 @click.option("-n", "--limit", type=click.IntRange(1, 1000), default=20, show_default=True)
 @click.option("--before", type=click.IntRange(1), help="Decisions older than this id.")
 @click.option("--events", is_flag=True, help="Events (starts, stops, modes …), not decisions.")

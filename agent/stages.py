@@ -224,15 +224,24 @@ def flow_of(stage: Stage, samples: Sequence[Sample]) -> Flow:
 def analyse(
     samples: Sequence[Sample], factor: float = FACTOR, floors: Mapping[Stage, float] = FLOORS
 ) -> Report:
-    """What the samples, oldest first, say of every stage."""
+    """What the samples, oldest first, say of every stage, and of one stage after another."""
     if len(samples) < 2:
         return Report(0.0, len(samples), None)
     seconds = (samples[-1].at_ns - samples[0].at_ns) / 1e9
     flows = {stage: flow_of(stage, samples) for stage in Stage}
-    stages = tuple(
-        _report(stage, flow, samples, factor, floors[stage]) for stage, flow in flows.items()
-    )
+    stages = stage_reports(samples, factor, floors)
     return Report(seconds, len(samples), held_up_at(flows), stages, tuple(links(flows, samples)))
+
+
+def stage_reports(
+    samples: Sequence[Sample], factor: float = FACTOR, floors: Mapping[Stage, float] = FLOORS
+) -> tuple[StageReport, ...]:
+    """What the samples say of every stage; nothing with less than two."""
+    if len(samples) < 2:
+        return ()
+    return tuple(
+        _report(stage, flow_of(stage, samples), samples, factor, floors[stage]) for stage in Stage
+    )
 
 
 def predicted(queue: float, entered: float, left: float) -> float:

@@ -101,6 +101,11 @@ class Supervisor:
         if self._channel is not None:
             self._channel.send({"type": "mode", "mode": mode, "reason": reason})
 
+    def tell(self, message: Mapping[str, Any]) -> None:
+        """Send what the controller can do without, if it has read what came before."""
+        if self._channel is not None and not self._channel.wants_write:
+            self._channel.send(message)
+
     def tick(self) -> None:
         """Start what does not run and is due; find out what died."""
         self._check_guard()

@@ -10,6 +10,8 @@ from agent.api import ApiError, JsonObject
 from agent.discovery import Found
 from agent.history import Window
 from agent.node import Node
+from agent.sampler import Sampler
+from agent.stages_answer import sockets_answer, stages_answer
 from agent.state import State
 from agent.streams import Ended
 from bpf.features import findings, kernel_release
@@ -48,6 +50,7 @@ class View:
         self,
         state: State,
         node: Node,
+        sampler: Sampler,
         journal: Journal,
         hierarchies: Hierarchies,
         source: Path,
@@ -57,6 +60,7 @@ class View:
         """`controller` tells of its process, `change_mode` asks for another mode."""
         self._state = state
         self._node = node
+        self._sampler = sampler
         self._journal = journal
         self._hierarchies = hierarchies
         self._source = source
@@ -138,6 +142,12 @@ class View:
             "decisions": self._decisions(engine, time.time_ns() - int(seconds * 1e9)),
         }
 
+    def stages(self, engine: str, seconds: float, factor: float, floor: float | None) -> JsonObject:
+        """What flows and queues in an engine's stages, and which one holds requests up."""
+        sampler = self._sampler
+        samples = sampler.samples(engine, seconds)
+        return stages_answer(engine, samples, sampler.sockets(engine), factor, floor)
+
     def journal(self, limit: int, engine: str | None, before: int | None) -> JsonObject:
         """The newest decisions and events; `ApiError` 503 if the journal can't be read."""
         try:
@@ -191,6 +201,7 @@ class View:
             "running": now["running"] if now is not None else None,
             "waiting": now["waiting"] if now is not None else None,
             "kv_use": now["kv_use"] if now is not None else None,
+            "sockets": sockets_answer(self._sampler.sockets(engine.name)),
             "streams_active": state.streams.under_way(engine.name),
             **_from_window(window),
             "attainment": state.attainment(engine.name, ATTAINMENT_S),

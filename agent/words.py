@@ -140,6 +140,16 @@ def cores(neighbour: Json) -> str:
     return f"{used_text} cores" if quota is None else f"{used_text} of {quota:.2f} cores"
 
 
+def sockets_text(sockets: Json) -> str:
+    """An engine's sockets on one line."""
+    seeded = f" ({sockets['seeded']} not followed yet)" if sockets["seeded"] else ""
+    return (
+        f"{sockets['connections']} connections{seeded}, accept queue"
+        f" {sockets['accept_backlog']} of {sockets['accept_limit']},"
+        f" {sockets['unsent_bytes']} bytes unsent on {sockets['unsent']}"
+    )
+
+
 def value(number: float | str | None) -> str:
     """A value that is set somewhere, in full."""
     if number is None:

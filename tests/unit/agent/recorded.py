@@ -1,6 +1,8 @@
 """A view of an agent that shows one recorded moment, in the shapes of the API."""
 
 import copy
+import math
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +11,10 @@ from typing import Any
 
 from agent.api import JsonObject, admin_app
 from agent.http import unix_server
+from agent.sock_diag import Connection, Listener
+from agent.sockets import EngineSockets
+from agent.stages import SAMPLE_NS, Load, Sample
+from agent.stages_answer import sockets_answer, stages_answer
 from controller.policy import Mode, parse_policy
 
 WALL_NS = 1_741_081_200_123_000_000
@@ -24,6 +30,38 @@ slo = { ttft_ms = 800, gap_ms = 120 }
 [neighbours.batch]
 cgroup = "/batch.slice"
 """
+
+SOCKETS = EngineSockets(
+    listeners=(Listener(socket.AF_INET, 8000, 0, 128),),
+    connections=tuple(
+        Connection(9_911_223 + n, 8000, bytes([10, 0, 3, 17]), 51_234 + n, True, 0, 0, 410 * n)
+        for n in range(3)
+    ),
+    seeded=frozenset({9_911_223}),
+)
+
+
+def sample(index: int) -> Sample:
+    """A tenth of a second in which the waiting queue swings between 3 and 15."""
+    waiting = round(9 + 6 * math.sin(index / 15))
+    load = Load(waiting, 12, 40 + index // 2 + waiting, 16 + index // 2)
+    return Sample(
+        index=index,
+        at_ns=index * SAMPLE_NS,
+        backlog_limit=128,
+        requests=load.requests_total,
+        reads=load.requests_total,
+        writes=41 * index,
+        chunks=41 * index,
+        ended=load.finished_total,
+        looked=index % 2 == 0,
+        connections=30,
+        in_flight_bytes=820 if index % 3 else 0,
+        load=load,
+    )
+
+
+STAGES: JsonObject = stages_answer("chat", [sample(n) for n in range(301)], SOCKETS, 1.5, None)
 
 ENGINE: JsonObject = {
     "name": "chat",
@@ -42,11 +80,20 @@ ENGINE: JsonObject = {
     "running": 12,
     "waiting": 3,
     "kv_use": 0.61,
-    "backpressure": {"value": 0.42, "queue": 0.2, "kv": 0.0, "cpu": 0.42, "injected": 0.0},
+    "backpressure": {
+        "value": 0.42,
+        "accept": 0.0,
+        "queue": 0.2,
+        "send": 0.0,
+        "kv": 0.0,
+        "cpu": 0.42,
+        "injected": 0.0,
+    },
     "cause": "neighbour_cpu",
     "cause_meaning": "other processes take the CPU the engine wants",
     "evidence": {"neighbour_pressure": 0.4127, "wait_other_ms": 412.4, "run_ms": 587.1},
     "cpu_weight": {"value": 1024, "base": 100},
+    "sockets": sockets_answer(SOCKETS),
     "window_s": 10.0,
     "requests_per_s": 5.2,
     "chunks_per_s": 410.3,
@@ -98,6 +145,7 @@ UNSEEN: JsonObject = ENGINE | {
     "cause_meaning": "nothing is wrong",
     "evidence": {},
     "cpu_weight": None,
+    "sockets": sockets_answer(EngineSockets()),
     "requests_per_s": None,
     "chunks_per_s": None,
     "ttft_ms": {"p50": None, "p99": None},
@@ -295,6 +343,7 @@ class RecordedView:
     def __init__(self) -> None:
         self.state: JsonObject = copy.deepcopy(STATUS)
         self.explained: JsonObject = copy.deepcopy(EXPLAIN)
+        self.staged: JsonObject = copy.deepcopy(STAGES)
         self.ended: list[JsonObject] = copy.deepcopy(STREAMS)
         self.decisions: list[JsonObject] = copy.deepcopy(DECISIONS)
         self.events: list[JsonObject] = copy.deepcopy(EVENTS)
@@ -322,6 +371,10 @@ class RecordedView:
     def explain(self, engine: str, seconds: float) -> JsonObject:
         self._note("explain", engine, seconds)
         return self.explained | {"engine": engine, "seconds": seconds}
+
+    def stages(self, engine: str, seconds: float, factor: float, floor: float | None) -> JsonObject:
+        self._note("stages", engine, seconds, factor, floor)
+        return self.staged | {"engine": engine}
 
     def journal(self, limit: int, engine: str | None, before: int | None) -> JsonObject:
         self._note("journal", limit, engine, before)

@@ -84,22 +84,25 @@ def test_a_call_answers_what_the_view_says(
 def test_the_view_gets_the_parameters_that_were_given(view: RecordedView) -> None:
     ask(view, "/v1/streams", "engine=chat&after=0&limit=5")
     ask(view, "/v1/explain", "engine=chat&seconds=2.5")
+    ask(view, "/v1/stages", "engine=chat&seconds=2&factor=2.5&floor=100")
     ask(view, "/v1/journal", "limit=7&engine=gone&before=12")
     set_mode(view, b'{"mode": "shadow", "reason": "a try"}')
     assert view.asked == [
         ("streams", "chat", 0, 5),
         ("explain", "chat", 2.5),
+        ("stages", "chat", 2.0, 2.5, 100.0),
         ("journal", 7, "gone", 12),
         ("set_mode", "shadow", "a try"),
     ]
 
 
 def test_parameters_left_out_have_defaults(view: RecordedView) -> None:
-    for call in ("streams", "explain", "journal"):
+    for call in ("streams", "explain", "stages", "journal"):
         ask(view, f"/v1/{call}")
     assert view.asked == [
         ("streams", None, None, 100),
         ("explain", "chat", 30.0),
+        ("stages", "chat", 30.0, 1.5, None),
         ("journal", 20, None, None),
     ]
 
@@ -138,6 +141,9 @@ def test_an_unknown_engine_is_answered_with_those_there_are(two: RecordedView, c
         ("explain", "seconds=nan", ["seconds", "'nan'"]),
         ("explain", "seconds=1e3", ["seconds"]),
         ("explain", "seconds=3601", ["seconds"]),
+        ("stages", "seconds=61", ["seconds", "1 to 60"]),
+        ("stages", "factor=0.5", ["factor", "1 to 1000"]),
+        ("stages", "floor=-1", ["floor", "'-1'"]),
         ("journal", "before=0", ["before"]),
         ("journal", "limit=1001", ["limit", "1 to 1000"]),
         ("streams", "limit=1&limit=2", ["limit", "twice"]),

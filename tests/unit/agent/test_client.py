@@ -55,6 +55,7 @@ def test_every_call_brings_what_the_view_says(path: Path) -> None:
         assert agent.engines() == {"engines": view.state["engines"]}
         assert agent.streams("chat", 1, 1) == {"streams": view.ended[1:2], "next": 2}
         assert agent.explain("chat", 5)["seconds"] == 5
+        assert agent.stages("chat", 5) == view.staged
         assert agent.journal(1, "chat", 12)["decisions"] == view.decisions[1:]
         assert agent.policy()["source"] == "/etc/sits/policy.toml"
         assert agent.doctor() == {"findings": view.findings}
@@ -68,10 +69,14 @@ def test_arguments_left_out_are_left_to_the_agent(path: Path) -> None:
         agent = AgentClient(path)
         agent.streams()
         agent.explain()
+        agent.stages()
+        agent.stages(factor=2, floor=0.5)
         agent.journal()
     assert view.asked == [
         ("streams", None, None, 100),
         ("explain", "chat", 30.0),
+        ("stages", "chat", 30.0, 1.5, None),
+        ("stages", "chat", 30.0, 2.0, 0.5),
         ("journal", 20, None, None),
     ]
 

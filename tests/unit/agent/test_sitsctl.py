@@ -20,6 +20,8 @@ from agent.api import ApiError, JsonObject
 from agent.cli import DEFAULT_PIN_DIR, DEFAULT_SOCKET, agent_setting
 from agent.http import answer_json, unix_server
 from agent.sitsctl import main
+from agent.sockets import EngineSockets
+from agent.stages_answer import stages_answer
 from bpf.features import findings, open_libbpf, probe
 from controller.policy import Agent, parse_policy
 from tests.unit.agent.recorded import (
@@ -28,6 +30,7 @@ from tests.unit.agent.recorded import (
     EVENTS,
     EXPLAIN,
     FINDINGS,
+    STAGES,
     STREAMS,
     UNSEEN,
     RecordedView,
@@ -37,8 +40,8 @@ from tests.unit.agent.recorded import (
 
 HOSTILE = "\x1b[31mred\x07\nnext\u202e[bold]b[/bold]:smile:"
 ASKING = [
-    ["status"], ["engines"], ["streams"], ["explain"], ["journal"], ["mode"], ["doctor"],
-    ["policy", "show"], ["top"],
+    ["status"], ["engines"], ["streams"], ["explain"], ["stages"], ["journal"], ["mode"],
+    ["doctor"], ["policy", "show"], ["top"],
 ]  # fmt: skip
 
 
@@ -108,6 +111,7 @@ def imported_by(*arguments: str, socket_path: Path) -> set[str]:
         (["streams", "-n", "2"], lambda view: view.streams(None, None, 2)),
         (["streams", "chat", "--after", "1"], lambda view: view.streams("chat", 1, 20)),
         (["explain", "--seconds", "5"], lambda view: view.explain("chat", 5.0)),
+        (["stages"], lambda view: view.stages("chat", 30.0, 1.5, None)),
         (["journal"], lambda view: view.journal(20, None, None)),
         (["journal", "--events"], lambda view: view.journal(20, None, None)),
         (["journal", "chat", "--before", "12"], lambda view: view.journal(20, "chat", 12)),
@@ -132,7 +136,7 @@ def test_every_command_fits_80_columns_without_escapes_when_piped(
     setting: Setting, arguments: list[str]
 ) -> None:
     setting.view.state["engines"].append(UNSEEN)
-    extra = ["chat"] if arguments == ["explain"] else []
+    extra = ["chat"] if arguments in (["explain"], ["stages"]) else []
     done = process(*arguments, *extra, socket_path=setting.path)
     assert done.stderr == ""
     assert max(map(len, done.stdout.splitlines())) <= 80
@@ -216,6 +220,24 @@ def test_explain_starts_with_the_verdict(setting: Setting) -> None:
         "max_batched_tokens 2048 → 412", "neighbours held the CPU for 41%",
     ):  # fmt: skip
         assert fact in text
+
+
+def test_stages_name_the_one_that_holds_requests_up(setting: Setting) -> None:
+    lines = setting.lines("stages", "--seconds", "30")
+    assert lines[0].startswith("chat holds requests up before it starts them: 9.")
+    order = ["accept", "receive", "waiting", "running", "send", "wire"]
+    begins = [line.split()[0] for line in lines if line.split()[:1] and line.startswith("  ")]
+    assert [name for name in begins if name in order][:6] == order
+    text = "\n".join(lines)
+    for fact in ("3 connections (1 not followed yet)", "9 more vary too little"):
+        assert fact in text
+    setting.run("stages", "--factor", "2", "--floor", "100")
+    assert setting.view.asked[-1] == ("stages", "chat", 30.0, 2.0, 100.0)
+
+
+def test_stages_of_an_engine_not_sampled_yet_are_one_line(setting: Setting) -> None:
+    setting.view.staged = stages_answer("chat", [], EngineSockets(), 1.5, None)
+    assert setting.lines("stages") == ["nothing is known of the stages of chat yet"]
 
 
 def test_explain_with_nothing_to_say_is_its_verdict(setting: Setting) -> None:
@@ -401,7 +423,7 @@ def test_hostile_text_is_escaped(setting: Setting, arguments: list[str], force_c
     view.state |= {"problems": [HOSTILE], "mode": HOSTILE}
     view.state["kernel"]["detail"] = HOSTILE
     view.ended = [stream(1, path=HOSTILE, cause=HOSTILE, reason=HOSTILE, remote=HOSTILE)]
-    view.explained["verdict"] = HOSTILE
+    view.explained["verdict"] = view.staged["verdict"] = HOSTILE
     view.explained["culprits"][0] |= {"command": HOSTILE, "cgroup": HOSTILE}
     view.findings[0]["detail"] = view.findings[1]["cost"] = HOSTILE
     for decision in view.decisions:
@@ -501,7 +523,7 @@ def test_the_documentation_s_examples_are_what_the_command_prints(
 ) -> None:
     monkeypatch.chdir(ROOT)
     examples = re.findall(r"```console\n\$ sitsctl (.*)\n((?:.*\n)*?)```", DOC)
-    assert len(examples) == 12
+    assert len(examples) == 13
     for command, output in examples:
         done = process(*shlex.split(command), socket_path=setting.path, TZ="UTC")
         assert without_clock(done.stdout + done.stderr) == without_clock(output), command
@@ -531,7 +553,7 @@ def test_the_documentation_names_every_field_of_every_answer() -> None:
                     collect(item)
 
     collect(
-        [view.status(), STREAMS, EXPLAIN, FINDINGS]
+        [view.status(), STREAMS, EXPLAIN, STAGES, FINDINGS]
         + [item | {"detail": None} for item in EVENTS]
         + DECISIONS
     )

@@ -12,6 +12,7 @@ from agent.api import ApiError
 from agent.discovery import Found, Surroundings
 from agent.history import Moment
 from agent.node import Node
+from agent.sampler import Sampler
 from agent.state import State
 from agent.view import View
 from bpf.layout import Counters
@@ -30,11 +31,13 @@ class Shown:
 
     def __init__(self, policy: Policy, tmp_path: Path, node: Node) -> None:
         self.state = State(policy)
+        self.sampler = Sampler(node.counters)
         self.journal = Journal(tmp_path / "journal.db")
         self.asked: list[tuple[Mode, str]] = []
         self.view = View(
             self.state,
             node,
+            self.sampler,
             self.journal,
             read_hierarchies(),
             Path("/etc/sits/policy.toml"),
@@ -93,6 +96,7 @@ def test_everything_is_json_before_anything_is_known(shown: Shown) -> None:
         view.engines(),
         view.streams(None, None, 10),
         view.explain("chat", 30),
+        view.stages("chat", 30, 1.5, None),
         view.journal(10, None, None),
         view.policy(),
         view.doctor(),

@@ -5,6 +5,7 @@ from prometheus_client.metrics_core import Metric
 
 from agent.metrics import EngineFigures, Figures, FiguresCollector, NeighbourFigures
 from agent.spans import SpanCounts
+from agent.stages import SAMPLE_NS, Sample, stage_reports
 from bpf.layout import Counters, Health
 from controller.timing import Timing
 
@@ -15,7 +16,7 @@ STATUS = {
     "now": {"running": 1, "waiting": 0, "kv_use": 0.1},
     "knobs": {"max_running": {"value": 64}},
     "cpu_weight": {"value": 100, "base": 100},
-    "backpressure": {"value": 0.1, "queue": 0.1, "kv": 0.0, "cpu": 0.0, "injected": 0.0},
+    "backpressure": {"value": 0.1, "accept": 0.0, "queue": 0.1, "send": 0.0},
 }
 
 
@@ -29,6 +30,7 @@ def families() -> Iterator[Metric]:
         status=STATUS,
         cause_ns={"batch": 1},
         slo_ms={"ttft": 1.0},
+        stages=stage_reports([Sample(0, 0, 1, 8), Sample(1, SAMPLE_NS, 2, 8)]),
     )
     loop = {
         stage: Timing().as_message()
