@@ -12,7 +12,9 @@ from bpf.features import Features
 from tests.engines.reference_process import Running
 from tests.kernel.conftest import MakeGroup, TwinGroup
 
-from .rig import LONG_PROMPT, Site, engine_in, favoured, load, steps
+from .groups import favoured
+from .rig import Site
+from .traffic import LONG_PROMPT, engine_in, load, steps
 
 NEIGHBOURS = 6
 

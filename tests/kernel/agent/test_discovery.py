@@ -12,7 +12,8 @@ from controller.limits.cgroup import read_hierarchies
 from controller.policy import parse_policy
 from tests.kernel.conftest import MakeGroup, TwinGroup
 
-from .rig import becomes, inside
+from .groups import inside
+from .waiting import becomes
 
 pytestmark = pytest.mark.kernel
 

@@ -1,11 +1,9 @@
 """What is missing, broken or hostile: each is said plainly, and the rest goes on working."""
 
 import json
-import socket
 import sqlite3
 import subprocess
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Final
@@ -19,20 +17,11 @@ from tests.engines.reference_process import Client
 from tests.kernel.conftest import MakeGroup, TwinGroup
 
 from .conftest import Node
-from .rig import (
-    Site,
-    Sitsd,
-    at_start,
-    becomes,
-    burning,
-    engine_in,
-    favoured,
-    inside,
-    knobs,
-    limits,
-    load,
-    long_beside_short,
-)
+from .groups import burning, favoured, inside, limits
+from .peers import PEERS, peer_at
+from .rig import Site, Sitsd
+from .traffic import at_start, engine_in, knobs, load, long_beside_short
+from .waiting import becomes
 
 pytestmark = pytest.mark.kernel
 
@@ -139,69 +128,6 @@ def test_a_journal_locked_by_another_holds_nothing_up(node: Node, site: Site) ->
             assert sitsd.end() == 0
 
 
-Behaviour = Callable[[socket.socket], None]
-
-
-def talks_nonsense(peer: socket.socket) -> None:
-    peer.sendall(b"\x00\xffHTTP/1.1 200 OK\r\n\r\n")
-    peer.recv(4096)
-
-
-def never_ends_its_line(peer: socket.socket) -> None:
-    while True:
-        peer.sendall(b"[" * 65_536)
-
-
-def answers_with_wrong_types(peer: socket.socket) -> None:
-    for line in peer.makefile("rb"):
-        made = {"protocol": [1], "engine": 7, "version": None, "knobs": [], "instance": {}}
-        peer.sendall(json.dumps({"id": json.loads(line)["id"], "ok": True} | made).encode() + b"\n")
-
-
-def answers_no_one(peer: socket.socket) -> None:
-    while peer.recv(4096):
-        pass
-
-
-@contextmanager
-def peer_at(path: Path, behave: Behaviour) -> Iterator[None]:
-    """What listens where an engine should."""
-    stopping = threading.Event()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        listener.bind(str(path))
-        listener.listen()
-
-        def serve() -> None:
-            while True:
-                peer, _ = listener.accept()
-                with peer:
-                    if stopping.is_set():
-                        return
-                    try:
-                        behave(peer)
-                    except OSError:
-                        continue
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        try:
-            yield
-        finally:
-            stopping.set()
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as last:
-                last.connect(str(path))
-            thread.join()
-
-
-PEERS: Final[dict[str, tuple[Behaviour | None, str]]] = {
-    "absent": (None, "No such file or directory"),
-    "nonsense": (talks_nonsense, "not a line of JSON"),
-    "endless": (never_ends_its_line, "sent a line of more than 65536 bytes"),
-    "wrong": (answers_with_wrong_types, "broke the contract in hello"),
-    "silent": (answers_no_one, "did not answer for 500 ms"),
-}
-
-
 @contextmanager
 def idle_in(group: TwinGroup) -> Iterator[None]:
     """A process that does nothing, in `group`."""
@@ -295,7 +221,8 @@ def test_an_engine_that_goes_with_its_cgroup_and_comes_back_is_followed_again(
         with ExitStack() as clients:
             for _ in range(3):
                 client = clients.enter_context(Client(first))
-                client.send("/v1/completions", {"prompt": "a", "max_tokens": 2000, "stream": True})
+                wanted = {"prompt": "a", "max_tokens": 2_000, "stream": True, "ignore_eos": True}
+                client.send("/v1/completions", wanted)
                 client.read_head()
                 client.read_chunk()
             first.process.kill()
@@ -304,10 +231,11 @@ def test_an_engine_that_goes_with_its_cgroup_and_comes_back_is_followed_again(
         gone = sitsd.engine(lambda engine: not engine["found"])
         assert "no process in cgroup" in gone["detail"]
         assert sitsd.metric("sits_engine_up", engine="chat") == 0
-        assert sitsd.metric("sits_streams_active", engine="chat") == 0
+        becomes(lambda: sitsd.metric("sits_streams_active", engine="chat") == 0)
         cut = [s for s in sitsd.api.streams()["streams"] if s["reason"] != "complete"]
         assert len(cut) == 3
         assert {(each["reason"], each["good"]) for each in cut} == {("server_closed", False)}
+        becomes(lambda: sitsd.metric("sits_chunks_total", engine="chat") == 0)
         for directory in {group.v2, group.cpu}:
             directory.mkdir()
         second = stack.enter_context(engine_in(group, tmp_path))

@@ -13,7 +13,10 @@ from uuid import uuid4
 import pytest
 
 from .conftest import Node
-from .rig import Load, Site, Sitsd, at_start, becomes, burning, gone, limits, load
+from .groups import burning, limits
+from .rig import Site, Sitsd, gone
+from .traffic import Load, at_start, load
+from .waiting import becomes
 
 pytestmark = pytest.mark.kernel
 

@@ -6,7 +6,10 @@ import signal
 import pytest
 
 from .conftest import Node
-from .rig import Site, Sitsd, at_start, becomes, favoured, gone, knobs, long_beside_short
+from .groups import favoured
+from .rig import Site, Sitsd, gone
+from .traffic import at_start, knobs, long_beside_short
+from .waiting import becomes
 
 pytestmark = pytest.mark.kernel
 

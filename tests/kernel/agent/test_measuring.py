@@ -3,7 +3,9 @@ import socket
 import pytest
 
 from .conftest import Node
-from .rig import PATIENCE_S, Site, becomes, load
+from .rig import Site
+from .traffic import load
+from .waiting import PATIENCE_S, becomes
 
 pytestmark = pytest.mark.kernel
 

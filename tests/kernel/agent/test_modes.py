@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 
 from .conftest import Node
-from .rig import Site, at_start, becomes, burning, knobs, limits, load
+from .groups import burning, limits
+from .rig import Site
+from .traffic import at_start, knobs, load
+from .waiting import becomes
 from .writes import watching_writes
 
 pytestmark = pytest.mark.kernel

@@ -13,7 +13,10 @@ from controller.limits.cgroup import cpu_group, read_hierarchies
 from controller.limits.limiter import Limiter
 
 from .conftest import Node
-from .rig import Site, Sitsd, at_start, becomes, burning, free_port, gone, limits, load
+from .groups import burning, limits
+from .rig import Site, Sitsd, free_port, gone
+from .traffic import at_start, load
+from .waiting import becomes
 
 pytestmark = pytest.mark.kernel
 
