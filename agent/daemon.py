@@ -335,7 +335,9 @@ class Daemon:
         problems = list(self._node.problems)
         if not alive:
             problems.append("the controller does not answer")
-        return not problems, {"problems": problems, "mode": self._supervisor.mode}
+        # what is measured without pins, or without streams, is less, but it is well
+        well = alive and self._node.programs is not None
+        return well, {"problems": problems, "mode": self._supervisor.mode}
 
     def _figures(self) -> Figures:
         state, node = self._state, self._node
