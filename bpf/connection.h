@@ -19,6 +19,15 @@ struct connection {
 	u32 rwnd_base;
 	u32 sndbuf_base;
 	u64 blocked_since_ns; /* 0: nothing is unsent */
+	u64 out_ns; /* when out_next was reached */
+	u64 post_ns; /* when the first byte of a request that is still cut came in */
+	u32 blocked_seq; /* where the last write that left bytes unsent ended */
+	u32 burst_bytes; /* opaque: left so far of what was written at once */
+	u8 post_seen; /* so many bytes of "POST " came in so far */
+	u8 heard; /* the client has spoken since the engine did: its next bytes begin no request */
+	u8 window_closed; /* the client may send nothing */
+	u8 spoke; /* opaque: the engine has answered in this turn */
+	u8 turns; /* opaque: 0 or some */
 };
 
 /* lives and dies with the socket */
@@ -29,14 +38,39 @@ struct {
 	__type(value, struct connection);
 } connections SEC(".maps");
 
-/* listening port -> target: which sockets serve, and whose they are where a cgroup is shared */
+/* v2 cgroup id -> target */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 16384);
+	__type(key, u64);
+	__type(value, u32);
+} stream_cgroups SEC(".maps");
+
+/* engines in network namespaces of their own may all listen on one port */
+struct port_key {
+	u32 port;
+	u32 slot; /* whose the socket's cgroup is; 0: nobody's, or shared */
+};
+
+/* which sockets serve, and whose they are */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(max_entries, 4096);
-	__type(key, u32);
+	__type(key, struct port_key);
 	__type(value, u32);
 } ports SEC(".maps");
+
+/* The engine that a socket of this cgroup with this local port serves for, 0 for none. */
+static __always_inline u32 server_at(u64 cgroup, u32 port)
+{
+	u32 *by_cgroup = bpf_map_lookup_elem(&stream_cgroups, &cgroup);
+	struct port_key key = { .port = port, .slot = by_cgroup ? *by_cgroup : 0 };
+	u32 *slot = bpf_map_lookup_elem(&ports, &key);
+
+	return slot && *slot < max_targets ? *slot : 0;
+}
 
 /* ticks a second, set by the loader: TCP counts its times in them */
 const volatile u32 hz = 250;
@@ -74,23 +108,33 @@ static __always_inline void take_chrono(struct connection *c, struct tcp_sock *t
 	c->stream.sndbuf_limited_ms = (sndbuf - c->sndbuf_base) * 1000ULL / hz;
 }
 
-/* Bytes that were written have not left yet, or the last of them just did. */
-static __always_inline void unsent(struct connection *c, struct counters *n, bool any, u64 now)
+/* A write returned and left bytes unsent. Only the writer's side begins, only the sender's side
+ * ends: what left between the two is found out by its sequence number. */
+static __always_inline void begin_blocked(struct connection *c, struct counters *n, u32 seq, u64 now)
 {
-	u64 blocked_ns;
+	c->blocked_seq = seq;
+	if (c->blocked_since_ns)
+		return;
+	c->blocked_since_ns = now;
+	if (n)
+		ADD(n->blocked_begun, 1);
+}
 
-	if (any && !c->blocked_since_ns) {
-		c->blocked_since_ns = now;
-		if (n)
-			ADD(n->blocked_begun, 1);
-	} else if (!any && c->blocked_since_ns) {
-		blocked_ns = now - c->blocked_since_ns;
-		c->blocked_since_ns = 0;
-		c->stream.blocked_ns += blocked_ns;
-		if (n) {
-			ADD(n->blocked_ended, 1);
-			ADD(n->blocked_ns, blocked_ns);
-		}
+/* The unsent bytes have left, or never will. */
+static __always_inline void end_blocked(struct connection *c, struct counters *n, u64 now)
+{
+	u64 since = c->blocked_since_ns, blocked_ns;
+
+	if (!since)
+		return;
+	c->blocked_since_ns = 0;
+	if ((int)(c->out_next - c->blocked_seq) >= 0)
+		now = c->out_ns;
+	blocked_ns = now > since ? now - since : 0;
+	c->stream.blocked_ns += blocked_ns;
+	if (n) {
+		ADD(n->blocked_ended, 1);
+		ADD(n->blocked_ns, blocked_ns);
 	}
 }
 

@@ -32,7 +32,6 @@ TRACEPOINTS: Final = (
     "tcp_retransmit_synack",
     "tcp_send_reset",
     "tcp_receive_reset",
-    "sock_rcvqueue_full",
     "sock_send_length",
     "sock_recv_length",
 )

@@ -11,23 +11,26 @@
 
 #include "layout.h"
 
+/* in three groups, see is_rest and is_jump */
 enum phase {
 	PHASE_IDLE, /* between streams */
+	PHASE_UNTIL_CLOSE, /* a body that ends with the connection */
+	PHASE_OPAQUE, /* TLS or HTTP/2: only who speaks when is seen */
+	PHASE_LOST, /* not HTTP as we know it: nothing more is said of this connection */
+
 	PHASE_STATUS, /* request seen, response not begun: its first line */
 	PHASE_HEAD, /* the rest of the response's head */
 	PHASE_SIZE, /* a chunk's size line */
 	PHASE_EXTENSION, /* what follows ';' there */
 	PHASE_SIZE_LF,
-	PHASE_MARK, /* a chunk's first bytes: is it the [DONE] mark? */
-	PHASE_TOKEN, /* a chunk before the first token: does it hold one? */
+	PHASE_TOKEN, /* a chunk of events before the first token: does it hold one? */
 	PHASE_EVENT, /* an event of a body that is not chunked, to its empty line */
-	PHASE_DATA, /* the rest of a chunk: its events are counted, its bytes jumped over */
 	PHASE_DATA_CR,
 	PHASE_DATA_LF,
 	PHASE_TRAILER, /* after the last chunk, to the empty line */
+
+	PHASE_DATA, /* a chunk: its events are counted, its bytes jumped over */
 	PHASE_BODY, /* a body of known length: jumped over */
-	PHASE_UNTIL_CLOSE, /* a body that ends with the connection */
-	PHASE_LOST, /* not HTTP as we know it: nothing more is said of this connection */
 };
 
 /* what a step asks its caller to note */
@@ -35,39 +38,48 @@ enum happened {
 	NOTHING,
 	HEAD_DONE,
 	CHUNK_DONE,
-	ROLE_DONE, /* a chat's first frame, which names a role and holds no token */
+	ROLE_DONE, /* a chat's first frames, which name a role and hold no token */
 	RESPONSE_DONE,
 	LOST_TRACK,
 };
 
-/* beside the flags of `enum stream_flags` */
+/* beside the flags of `enum stream_flags` that a head sets */
 enum follow_flags {
-	FOLLOW_STARTED = 8, /* the first token went out: no chunk is looked into any more */
-	FOLLOW_CONTENT_LINE = 16, /* in a header whose name begins so */
-	FOLLOW_TRANSFER_LINE = 32,
-	FOLLOW_LENGTH_DIGITS = 64,
-	FOLLOW_IS_MARK = 128,
+	FOLLOW_STARTED = 16, /* the first token went out: no chunk is looked into any more */
+	FOLLOW_CONTENT_LINE = 32, /* in a header whose name begins so */
+	FOLLOW_TRANSFER_LINE = 64,
+	FOLLOW_LENGTH_DIGITS = 128,
 };
 
 struct follow {
 	u64 left; /* bytes of this chunk or body still to come; a size while it is read; in a head,
 		   * where its current line begins */
-	u64 window; /* the last 8 bytes of a head, lower case */
+	u64 window; /* the last 8 bytes of a head (lower case), trailer or body of events */
 	u64 length; /* Content-Length */
-	u32 seen; /* bytes of this head, size line or chunk */
+	u32 seen; /* bytes of this head or size line */
+	u32 events; /* that ended in this chunk */
+	u32 body_bytes; /* followed one by one, for the caller to count and clear */
 	u16 status;
 	u8 phase;
 	u8 flags;
-	u8 lines; /* the last bytes as newline masks, see count_events */
-	u8 token; /* what was found in a chunk before the first token */
-	u16 events; /* of this chunk */
+	u8 lines; /* enum line_state */
+	u8 token; /* what was found in an event before the first token */
+};
+
+/* what the next byte of a body of events needs to know of those before it */
+enum line_state {
+	LINE_BEGINS = 0x80, /* a newline came last */
+	LINE_RETURN = 0x40, /* a newline and a carriage return */
+	LINE_EVENT = 0x01, /* a line of data since the last empty line */
+	LINE_SHOWN = 0x02, /* this chunk has more than comments and empty lines */
 };
 
 enum token_found {
 	TOKEN_ROLE = 1, /* "role": */
-	TOKEN_TEXT = 2, /* a content that is not empty, or a tool call */
-	TOKEN_VALUE = 4, /* after "content": */
-	TOKEN_QUOTE = 8, /* after "content":" */
+	TOKEN_TEXT = 2, /* a text that is not empty, or a tool call */
+	TOKEN_VALUE = 4, /* after "content": and its like */
+	TOKEN_QUOTE = 8, /* after the quote that opens such a value */
+	TOKEN_LIST = 16, /* after the bracket that opens a list of calls */
 };
 
 #define WORD(a, b, c, d, e, f, g, h)                                                              \
@@ -89,7 +101,7 @@ static __always_inline void begin_response(struct follow *f)
 	f->seen = 0;
 	f->status = 0;
 	f->flags = 0;
-	f->lines = 0;
+	f->lines = LINE_BEGINS;
 	f->token = 0;
 	f->events = 0;
 	f->phase = PHASE_STATUS;
@@ -99,12 +111,20 @@ static __always_inline void begin_size(struct follow *f)
 {
 	f->left = 0;
 	f->seen = 0;
-	f->window = 0;
-	f->lines = 0;
-	f->token = 0;
-	f->events = 0;
-	f->flags &= ~FOLLOW_IS_MARK;
 	f->phase = PHASE_SIZE;
+}
+
+/* Lines and events go on from one chunk to the next; what a chunk has begins anew. */
+static __always_inline void begin_chunk(struct follow *f)
+{
+	f->events = 0;
+	f->lines &= ~LINE_SHOWN;
+	if (!(f->lines & (LINE_BEGINS | LINE_RETURN)))
+		f->lines |= LINE_SHOWN;
+	if (!(f->lines & LINE_EVENT))
+		f->token = 0;
+	f->phase = f->flags & STREAM_EVENTS && !(f->flags & FOLLOW_STARTED) ? PHASE_TOKEN
+									     : PHASE_DATA;
 }
 
 static __always_inline u32 end_of_head(struct follow *f)
@@ -130,12 +150,8 @@ static __always_inline u32 end_of_head(struct follow *f)
 	} else {
 		f->phase = PHASE_UNTIL_CLOSE;
 	}
-	if (f->flags & STREAM_EVENTS && f->phase == PHASE_UNTIL_CLOSE) {
-		/* no framing divides them: events are followed by their empty lines */
-		f->seen = 0;
-		f->window = 0;
-		f->phase = PHASE_MARK;
-	}
+	if (f->flags & STREAM_EVENTS && f->phase == PHASE_UNTIL_CLOSE)
+		f->phase = PHASE_EVENT; /* no framing divides them: their empty lines do */
 	return HEAD_DONE;
 }
 
@@ -238,34 +254,6 @@ static __always_inline u32 size_byte(struct follow *f, u8 byte)
 	return NOTHING;
 }
 
-/* "data: [DONE]" ends an OpenAI-style stream and carries nothing a user sees */
-static __always_inline u8 mark_byte(u32 at)
-{
-	u64 first = WORD('d', 'a', 't', 'a', ':', ' ', '[', 'D');
-	u64 rest = WORD('O', 'N', 'E', ']', 0, 0, 0, 0);
-
-	if (at < 8)
-		return first >> (8 * (7 - at));
-	return rest >> (8 * (7 - (at & 7)));
-}
-#define MARK_BYTES 12
-
-/* Eight bytes of a chunk as masks with 0x80 at each newline and each carriage return: how many
- * events end in them, that is, newlines after a newline, with or without a carriage return between.
- * `lines` keeps what the next bytes need to know of these. */
-static __always_inline void count_events(struct follow *f, u64 newlines, u64 returns, u32 n)
-{
-	u64 after_newline = newlines << 8 | (f->lines & 0x80);
-	u64 between = returns & after_newline;
-	u64 after_return = between << 8 | (u64)(f->lines & 0x40) << 1;
-	u64 ends = newlines & (after_newline | after_return);
-	u32 last = 8 * (n - 1);
-
-	/* a bit a byte, added up by a multiplication */
-	f->events += (ends >> 7) * 0x0101010101010101ULL >> 56;
-	f->lines = (newlines >> last & 0x80) | (between >> last & 0x80) >> 1;
-}
-
 /* 0x80 at each byte of `word` that equals `byte`, exactly. */
 static __always_inline u64 bytes_equal(u64 word, u8 byte)
 {
@@ -275,12 +263,63 @@ static __always_inline u64 bytes_equal(u64 word, u8 byte)
 	return ~(((x & low) + low) | x | low);
 }
 
-static __always_inline u32 chunk_ends(struct follow *f)
+/* Up to eight bytes of a body of events, the first in the lowest byte of `word`, those past `n`
+ * zero: how many events end in them. An event is lines of which one is data ("data:" is the only
+ * field that begins with a d), up to an empty line; comments, which keep a connection alive, are
+ * none. Lines end in a newline, with or without a carriage return before it.
+ * https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation */
+static __always_inline void count_events(struct follow *f, u64 word, u32 n)
 {
-	f->phase = PHASE_DATA_CR;
-	if (f->flags & FOLLOW_IS_MARK)
+	u64 newlines = bytes_equal(word, '\n'), returns = bytes_equal(word, '\r');
+	u64 begins = newlines << 8 | (f->lines & LINE_BEGINS);
+	u64 between = returns & begins;
+	u64 ends = newlines & (begins | between << 8 | (u64)(f->lines & LINE_RETURN) << 1);
+	u64 data = (bytes_equal(word, 'd') & begins) | (f->lines & LINE_EVENT);
+	u64 shown = begins & ~(newlines | returns | bytes_equal(word, ':'));
+	/* each line of data carries through the ones up to the next empty line's bit and sets it,
+	 * or leaves the word when there is none */
+	u64 carried = data + ~ends;
+	u32 last = 8 * (n - 1);
+	u8 lines = f->lines & LINE_SHOWN;
+
+	/* a bit a byte, added up by a multiplication */
+	f->events += ((carried & ends) >> 7) * 0x0101010101010101ULL >> 56;
+	if (shown << (56 - last))
+		lines |= LINE_SHOWN;
+	f->lines = lines | (newlines >> last & LINE_BEGINS) |
+		   (between >> last & LINE_BEGINS) >> 1 | (carried < data);
+}
+
+/* The same, and the last 8 bytes are kept: an end may be looked for in them. */
+static __always_inline void take_events(struct follow *f, u64 word, u32 n)
+{
+	u64 in_order = __builtin_bswap64(word);
+
+	count_events(f, word, n);
+	f->window = n == 8 ? in_order : f->window << 8 * n | in_order >> (64 - 8 * n);
+}
+
+/* "data: [DONE]" ends an OpenAI-style stream and carries nothing a user sees: no value in JSON
+ * ends like it. */
+static __always_inline bool ends_in_mark(struct follow *f)
+{
+	return f->window == WORD('[', 'D', 'O', 'N', 'E', ']', '\n', '\n') ||
+	       f->window == WORD('O', 'N', 'E', ']', '\r', '\n', '\r', '\n');
+}
+
+/* A chunk is through, or an event of a body that is not chunked: what was it? */
+static __always_inline u32 data_ends(struct follow *f)
+{
+	if (!(f->flags & STREAM_EVENTS))
+		return CHUNK_DONE;
+	if (!(f->lines & LINE_SHOWN) && !f->events)
 		return NOTHING;
-	if (!(f->flags & STREAM_EVENTS) || f->flags & FOLLOW_STARTED)
+	if (ends_in_mark(f)) {
+		if (f->events <= 1)
+			return NOTHING;
+		f->events--;
+	}
+	if (f->flags & FOLLOW_STARTED)
 		return CHUNK_DONE;
 	if (f->token & TOKEN_ROLE && !(f->token & TOKEN_TEXT))
 		return ROLE_DONE;
@@ -288,92 +327,62 @@ static __always_inline u32 chunk_ends(struct follow *f)
 	return CHUNK_DONE;
 }
 
-/* The end of an event in a body that is not chunked. */
-static __always_inline u32 event_ends(struct follow *f)
-{
-	bool mark = f->flags & FOLLOW_IS_MARK, blank = f->seen < 3;
-
-	f->flags &= ~FOLLOW_IS_MARK;
-	f->seen = 0;
-	f->window = 0;
-	f->phase = PHASE_MARK;
-	if (mark || blank)
-		return NOTHING;
-	f->events = 1;
-	if (f->flags & FOLLOW_STARTED)
-		return CHUNK_DONE;
-	if (f->token & TOKEN_ROLE && !(f->token & TOKEN_TEXT)) {
-		f->token = 0;
-		return ROLE_DONE;
-	}
-	f->flags |= FOLLOW_STARTED;
-	return CHUNK_DONE;
-}
-
 /* Before the first token: a chat begins with a frame that names the assistant's role and whose
- * content is empty, null or missing. Anything else is a token: a completion's text, a content that
- * is not empty (a reasoning_content too), a tool call. */
-static __always_inline void look_for_token(struct follow *f, u8 byte)
+ * texts are empty, null or missing. Anything else is a token: a completion's text, a content or
+ * reasoning that is not empty, a tool call. */
+static __always_inline void look_for_token(struct follow *f, u64 window)
 {
-	u64 window = f->window << 8 | byte;
+	u8 byte = window, token = f->token;
 
-	f->window = window;
-	if (f->token & TOKEN_QUOTE) {
-		f->token &= ~TOKEN_QUOTE;
+	if (token & TOKEN_QUOTE) {
+		token &= ~TOKEN_QUOTE;
 		if (byte != '"')
-			f->token |= TOKEN_TEXT;
-	} else if (f->token & TOKEN_VALUE) {
+			token |= TOKEN_TEXT;
+	} else if (token & TOKEN_LIST && byte != ' ') {
+		token &= ~TOKEN_LIST;
+		if (byte != ']')
+			token |= TOKEN_TEXT;
+	} else if (token & TOKEN_VALUE && byte != ' ') {
+		token &= ~TOKEN_VALUE;
 		if (byte == '"')
-			f->token = (f->token & ~TOKEN_VALUE) | TOKEN_QUOTE;
-		else if (byte != ' ')
-			f->token &= ~TOKEN_VALUE;
+			token |= TOKEN_QUOTE;
+		else if (byte == '[')
+			token |= TOKEN_LIST;
+		else if (byte == '{')
+			token |= TOKEN_TEXT;
 	}
 	if ((window & LAST_7) == WORD(0, '"', 'r', 'o', 'l', 'e', '"', ':'))
-		f->token |= TOKEN_ROLE;
-	else if (window == WORD('o', 'n', 't', 'e', 'n', 't', '"', ':'))
-		f->token |= TOKEN_VALUE;
-	else if (window == WORD('_', 'c', 'a', 'l', 'l', 's', '"', ':'))
-		f->token |= TOKEN_TEXT;
+		token |= TOKEN_ROLE;
+	else if (window == WORD('o', 'n', 't', 'e', 'n', 't', '"', ':') || /* reasoning_content */
+		 window == WORD('s', 'o', 'n', 'i', 'n', 'g', '"', ':') || /* reasoning */
+		 window == WORD('_', 'c', 'a', 'l', 'l', 's', '"', ':') || /* tool_calls */
+		 window == WORD('n', '_', 'c', 'a', 'l', 'l', '"', ':')) /* function_call */
+		token |= TOKEN_VALUE;
+	f->token = token;
 }
 
-/* What follows a chunk's first bytes. */
-static __always_inline u8 rest_of_chunk(struct follow *f)
-{
-	if (!(f->flags & STREAM_CHUNKED))
-		return PHASE_EVENT;
-	if (f->flags & STREAM_EVENTS && !(f->flags & FOLLOW_STARTED) &&
-	    !(f->flags & FOLLOW_IS_MARK))
-		return PHASE_TOKEN;
-	return PHASE_DATA;
-}
-
-/* One byte of a body whose events are looked into: of a chunk, or of a body that is not chunked. */
+/* One byte of a chunk before the first token, or of a body that is not chunked. */
 static __always_inline u32 event_byte(struct follow *f, u8 byte)
 {
-	if (f->phase == PHASE_MARK) {
-		if (f->seen >= MARK_BYTES || byte != mark_byte(f->seen)) {
-			f->phase = rest_of_chunk(f);
-		} else if (++f->seen == MARK_BYTES) {
-			f->flags |= FOLLOW_IS_MARK;
-			f->phase = rest_of_chunk(f);
-		}
-	}
-	if (f->flags & STREAM_CHUNKED) {
-		if (!(f->flags & FOLLOW_STARTED))
-			look_for_token(f, byte);
-		count_events(f, byte == '\n' ? 0x80 : 0, byte == '\r' ? 0x80 : 0, 1);
-		f->left--;
-		return f->left ? NOTHING : chunk_ends(f);
-	}
-	if (f->seen < 0xffff)
-		f->seen += f->phase == PHASE_EVENT;
+	u32 happened;
+
+	f->body_bytes++;
+	take_events(f, byte, 1);
 	if (!(f->flags & FOLLOW_STARTED))
-		look_for_token(f, byte);
-	else
-		f->window = f->window << 8 | byte;
-	if ((f->window & 0xffff) == 0x0a0a || (f->window & LAST_4) == BLANK_LINE)
-		return event_ends(f);
-	return NOTHING;
+		look_for_token(f, f->window);
+	if (f->phase == PHASE_TOKEN) {
+		if (--f->left)
+			return NOTHING;
+		f->phase = PHASE_DATA_CR;
+		return data_ends(f);
+	}
+	if (!f->events)
+		return NOTHING;
+	happened = data_ends(f);
+	f->token = 0;
+	if (happened == NOTHING)
+		f->events = 0;
+	return happened;
 }
 
 /* One byte of framing; never called in a phase that is jumped over. */
@@ -392,15 +401,13 @@ static __always_inline u32 framing_byte(struct follow *f, u8 byte)
 	case PHASE_SIZE_LF:
 		if (byte != '\n')
 			return lose(f);
-		f->seen = 0;
 		if (f->left) {
-			f->phase = PHASE_MARK;
+			begin_chunk(f);
 			return NOTHING;
 		}
 		f->window = 0x0d0a;
 		f->phase = PHASE_TRAILER;
 		return RESPONSE_DONE;
-	case PHASE_MARK:
 	case PHASE_TOKEN:
 	case PHASE_EVENT:
 		return event_byte(f, byte);
@@ -435,7 +442,8 @@ static __always_inline u32 jump(struct follow *f, u32 have, u32 *happened)
 	if (f->left)
 		return n;
 	if (f->phase == PHASE_DATA) {
-		*happened = chunk_ends(f);
+		f->phase = PHASE_DATA_CR;
+		*happened = data_ends(f);
 	} else {
 		f->phase = PHASE_IDLE;
 		*happened = RESPONSE_DONE;
@@ -445,25 +453,18 @@ static __always_inline u32 jump(struct follow *f, u32 have, u32 *happened)
 
 static __always_inline bool is_jump(u8 phase)
 {
-	return phase == PHASE_DATA || phase == PHASE_BODY;
-}
-
-/* Bytes of a body that are looked at one by one. */
-static __always_inline bool is_body(u8 phase)
-{
-	return phase == PHASE_MARK || phase == PHASE_TOKEN || phase == PHASE_EVENT;
+	return phase >= PHASE_DATA;
 }
 
 /* A body that ends when the engine closes the connection. */
 static __always_inline bool is_until_close(struct follow *f)
 {
-	return f->phase == PHASE_UNTIL_CLOSE ||
-	       (is_body(f->phase) && !(f->flags & STREAM_CHUNKED));
+	return f->phase == PHASE_UNTIL_CLOSE || f->phase == PHASE_EVENT;
 }
 
 static __always_inline bool is_rest(u8 phase)
 {
-	return phase == PHASE_IDLE || phase == PHASE_UNTIL_CLOSE || phase == PHASE_LOST;
+	return phase <= PHASE_LOST;
 }
 
 #endif

@@ -55,19 +55,37 @@ enum cgroup_subsys_id {
 	cpu_cgrp_id = 1,
 };
 
+struct in6_addr {
+	union {
+		u32 u6_addr32[4];
+	} in6_u;
+};
+
 struct sock_common {
+	u32 skc_daddr;
+	u16 skc_dport;
 	u16 skc_num;
+	u16 skc_family;
+	struct in6_addr skc_v6_daddr;
+};
+
+struct sock_cgroup_data {
+	struct cgroup *cgroup;
 };
 
 struct sock {
 	struct sock_common __sk_common;
+	int sk_err;
+	struct sock_cgroup_data sk_cgrp_data;
 };
 
 struct inet_connection_sock {
+	u8 icsk_ca_state : 5;
 	u8 icsk_pending;
 };
 
 struct tcp_sock {
+	u64 bytes_received;
 	u32 write_seq;
 	u32 snd_nxt;
 	u32 snd_una;

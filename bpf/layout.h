@@ -35,8 +35,8 @@ struct target {
 	char name[NAME_BYTES];
 };
 
-/* what one target did on one CPU; every field only grows. Two cache lines for the scheduler's
- * side, two for the streams', so that neither's writes slow the other. */
+/* what one target did on one CPU; every field only grows. The scheduler's cache line is
+ * its own, so that the streams' writes do not slow it. */
 struct counters {
 	u64 run_ns;
 	u64 wait_ns;
@@ -67,7 +67,7 @@ struct counters {
 	u64 synack_retransmits;
 	u64 resets_sent;
 	u64 resets_received;
-	u64 receive_queue_full;
+	u64 receive_queue_full; /* the window a client may send into was closed */
 	u64 writes;
 	u64 writes_stalled; /* bytes were still unsent when the write returned */
 	u64 write_again; /* EAGAIN */
@@ -79,6 +79,8 @@ struct counters {
 	u64 deadlines_missed; /* no first chunk within the deadline */
 	u64 role_frames;
 	u64 writes_held; /* of the stalled: by a client's window with no room left */
+	u64 opaque; /* turns on TLS or HTTP/2: in no other counter of streams */
+	u64 pad[7];
 };
 
 /* what our own limits cost, one line a CPU; every field only grows */
@@ -142,6 +144,7 @@ enum stream_flags {
 	STREAM_CHUNKED = 1, /* transfer-encoding: chunked */
 	STREAM_EVENTS = 2, /* content-type: text/event-stream */
 	STREAM_LENGTH = 4, /* content-length was given */
+	STREAM_OPAQUE = 8, /* TLS or HTTP/2: a turn on the connection, its chunks are bursts */
 };
 
 /* one stream, as far as it has come */

@@ -13,14 +13,14 @@ from typing import Any, Final
 
 from bpf.histogram import SLOTS
 
-LAYOUT_VERSION: Final = 4
+LAYOUT_VERSION: Final = 5
 
 NAME_BYTES: Final = 64
 HEAD_BYTES: Final = 256
 MAX_ROLES: Final = 512
 
 TARGET: Final = struct.Struct(f"=5Q{NAME_BYTES}s")
-COUNTERS: Final = struct.Struct("=40Q")
+COUNTERS: Final = struct.Struct("=41Q56x")
 HEALTH: Final = struct.Struct("=8Q")
 HISTOGRAM: Final = struct.Struct(f"=Q{SLOTS}Q5Q")
 CULPRIT_KEY: Final = struct.Struct("=QII")
@@ -50,9 +50,9 @@ class EventKind(IntEnum):
 class EndReason(IntEnum):
     """Why a stream ended.
 
-    `COMPLETE`: its framing said so. `SERVER_CLOSED`: the engine closed before that.
-    `CLIENT_RESET`: the client gave up. `CLOSED`: the socket closed without either. `LOST`: the
-    bytes were not HTTP/1.1 as we know it, or left before we looked.
+    `COMPLETE`: its framing said so. `SERVER_CLOSED`: the engine closed or reset before that.
+    `CLIENT_RESET`: the client gave up. `CLOSED`: the network did, by a timeout or another error.
+    `LOST`: the bytes were not HTTP/1.1 as we know it, or left before we looked.
     """
 
     COMPLETE = 1
@@ -63,11 +63,18 @@ class EndReason(IntEnum):
 
 
 class StreamFlags(IntFlag):
-    """What a response's head said."""
+    """What a response's head said.
+
+    `OPAQUE`: there was none to read, for TLS or HTTP/2 hide it. What is told then is no stream but
+    a turn on the connection: from the client's first bytes to its next ones after an answer. Its
+    chunks are what the engine wrote at once, so `first_ns` may be a mere head, and requests that
+    share the connection share the turn.
+    """
 
     CHUNKED = 1
     EVENTS = 2
     LENGTH = 4
+    OPAQUE = 8
 
 
 class EdgeKind(IntEnum):
@@ -90,6 +97,8 @@ class Counters:
     `blocked_ns` is time with unsent bytes over all streams,
     `blocked_begun - blocked_ended` streams have some now. `read_wait_ns` is from a request's first
     byte in to the engine's first read, over `reads`. `deadlines_missed` had no first chunk in time.
+    `receive_queue_full` times the engine read so late that a client was told to send no more.
+    `opaque` turns on TLS or HTTP/2 connections are in no other counter of streams.
     """
 
     run_ns: int = 0
@@ -132,6 +141,7 @@ class Counters:
     deadlines_missed: int = 0
     role_frames: int = 0
     writes_held: int = 0
+    opaque: int = 0
 
     def since(self, earlier: "Counters") -> "Counters":
         """What came after `earlier` was read."""

@@ -41,13 +41,12 @@ _TRACING: Final = {
         "wakeup_new": "sched_wakeup_new",
         "switch_tasks": "sched_switch",
     },
-    "stream": {"stream_close": "inet_sock_set_state"},
+    "stream": {"socket_state": "inet_sock_set_state"},
     "retransmit": {
         "retransmit": "tcp_retransmit_skb",
         "synack": "tcp_retransmit_synack",
         "reset_sent": "tcp_send_reset",
         "reset_received": "tcp_receive_reset",
-        "receive_queue_full": "sock_rcvqueue_full",
     },
     "socket": {"engine_read": "sock_recv_length", "engine_write": "sock_send_length"},
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
-/* What goes wrong on the way: segments and SYN-ACKs sent again, resets, a full receive queue. In
- * softirq the current task means nothing; the socket says whose it is. */
+/* What goes wrong on the way: segments and SYN-ACKs sent again, resets. In softirq the current task
+ * means nothing; the socket says whose it is. */
 #include "connection.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -8,12 +8,22 @@ char LICENSE[] SEC("license") = "GPL";
 /* include/net/inet_connection_sock.h, ICSK_TIME_LOSS_PROBE */
 #define TIME_LOSS_PROBE 5
 
+/* include/uapi/linux/tcp.h, TCP_CA_Recovery: from here on, segments are known to be lost */
+#define CA_RECOVERY 3
+
 /* set by the loader: since 6.17 the tracepoint also fires for a retransmission that failed and
  * says so in a third argument */
 const volatile bool have_retransmit_error = false;
 
-/* A segment was sent again: count it for its stream and its target. In softirq the current task
- * means nothing, the socket does. */
+/* A tail loss probe sends the last segment again on suspicion (tcp_send_loss_probe). Its timer may
+ * also be armed while an acknowledgement has a lost segment sent again. */
+static __always_inline bool is_loss_probe(struct inet_connection_sock *icsk)
+{
+	return BPF_CORE_READ(icsk, icsk_pending) == TIME_LOSS_PROBE &&
+	       BPF_CORE_READ_BITFIELD_PROBED(icsk, icsk_ca_state) < CA_RECOVERY;
+}
+
+/* A segment was sent again: count it for its stream and its target. */
 SEC("tp_btf/tcp_retransmit_skb")
 int retransmit(u64 *ctx)
 {
@@ -36,23 +46,19 @@ int retransmit(u64 *ctx)
 	if (!n)
 		return 0;
 	ADD(n->retransmits, segments);
-	/* a tail loss probe sends the last segment again on suspicion (tcp_send_loss_probe) */
-	if (BPF_CORE_READ((struct inet_connection_sock *)sk, icsk_pending) == TIME_LOSS_PROBE)
+	if (is_loss_probe((void *)sk))
 		ADD(n->loss_probes, segments);
 	return 0;
 }
 
-/* A SYN-ACK was sent again: `sk` is the listener, its port says whose. */
+/* A SYN-ACK was sent again: `sk` is the listener. */
 SEC("tp_btf/tcp_retransmit_synack")
 int BPF_PROG(synack, const struct sock *sk)
 {
-	u32 port = BPF_CORE_READ(sk, __sk_common.skc_num);
-	u32 *slot = bpf_map_lookup_elem(&ports, &port);
-	struct counters *n;
+	u32 slot = server_at(BPF_CORE_READ(sk, sk_cgrp_data.cgroup, kn, id),
+			     BPF_CORE_READ(sk, __sk_common.skc_num));
+	struct counters *n = slot ? counters_of(slot) : NULL;
 
-	if (!slot || *slot >= max_targets)
-		return 0;
-	n = counters_of(*slot);
 	if (n)
 		ADD(n->synack_retransmits, 1);
 	return 0;
@@ -87,16 +93,5 @@ int BPF_PROG(reset_received, struct sock *sk)
 
 	if (n)
 		ADD(n->resets_received, 1);
-	return 0;
-}
-
-/* A segment was dropped because the engine had not read those before it. */
-SEC("tp_btf/sock_rcvqueue_full")
-int BPF_PROG(receive_queue_full, struct sock *sk)
-{
-	struct counters *n = counters_of_sock(sk);
-
-	if (n)
-		ADD(n->receive_queue_full, 1);
 	return 0;
 }

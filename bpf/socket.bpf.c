@@ -85,7 +85,7 @@ int BPF_PROG(engine_write, struct sock *sk, int length)
 			if (window_is_full(tp))
 				ADD(n->writes_held, 1);
 		}
-		unsent(c, n, true, now);
+		begin_blocked(c, n, tp->write_seq, now);
 	}
 	return 0;
 }

@@ -1,6 +1,7 @@
 """The targets the kernel knows: which cgroups, processes and ports are whose, and their rows."""
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,12 +18,8 @@ from bpf.layout import (
 from bpf.libbpf import Map
 from bpf.loader import Programs
 
-_WATCHED: Final = {
-    "cpu_cgroups": ("cpu_cgroups", 8),
-    "processes": ("processes", 4),
-    "stream_cgroups": ("stream_cgroups", 8),
-    "ports": ("ports", 4),
-}
+_KEY_BYTES: Final = {"cpu_cgroups": 8, "processes": 4, "stream_cgroups": 8, "ports": 8}
+"""Maps of what is whose, and their keys' sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +43,33 @@ class Target:
     ports: frozenset[int] = field(default_factory=frozenset)
 
 
+def _owners(targets: Sequence[Target], rows: Mapping[str, int]) -> dict[str, dict[int, int]]:
+    """What each of the kernel's tables is to hold, by its name: keys and the rows they belong to.
+
+    A cgroup that several targets share is nobody's: there, ports tell whose a socket is. A port is
+    looked up together with the row its socket's cgroup belongs to, so that engines in network
+    namespaces of their own may all have the same one.
+    """
+    shared = {
+        cgroup
+        for cgroup, count in Counter(each for t in targets for each in t.stream_cgroups).items()
+        if count > 1
+    }
+    owners: dict[str, dict[int, int]] = {table: {} for table in _KEY_BYTES}
+    for target in targets:
+        row = rows[target.name]
+        own = target.stream_cgroups - shared
+        owners["cpu_cgroups"] |= dict.fromkeys(target.cpu_cgroups, row)
+        owners["processes"] |= dict.fromkeys(target.processes, row)
+        owners["stream_cgroups"] |= dict.fromkeys(own, row)
+        for port in target.ports:
+            if own:
+                owners["ports"][port | row << 32] = row
+            if own != target.stream_cgroups or not own:
+                owners["ports"][port] = row
+    return owners
+
+
 class TargetTable:
     """Keeps the kernel's tables as the last `apply` said, changing only what differs.
 
@@ -57,11 +81,7 @@ class TargetTable:
         """Read the rows an earlier agent left."""
         self._programs = programs
         self._targets = programs.map("targets")
-        self._watched = {
-            name: programs.map(map_name)
-            for name, (map_name, _) in _WATCHED.items()
-            if map_name in programs.maps
-        }
+        self._watched = {name: programs.map(name) for name in _KEY_BYTES if name in programs.maps}
         self._generation = programs.map("generation")
         self._rows = self._read_rows()
 
@@ -86,11 +106,9 @@ class TargetTable:
 
     def _watch(self, targets: list[Target]) -> None:
         changed = False
-        for table, kernel in self._watched.items():
-            owners = {
-                key: self._rows[target.name] for target in targets for key in getattr(target, table)
-            }
-            changed |= self._sync(kernel, _WATCHED[table][1], owners)
+        for table, owners in _owners(targets, self._rows).items():
+            if table in self._watched:
+                changed |= self._sync(self._watched[table], _KEY_BYTES[table], owners)
         if changed:
             self._raise_generation()
 

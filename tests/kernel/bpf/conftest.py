@@ -42,10 +42,21 @@ class Engine:
     other_port: int
     ports6: tuple[int, ...]
 
-    def watch(self, *more_ports: int, ttft_slo_ns: int = 0, gap_slo_ns: int = 0) -> None:
+    def watch(
+        self,
+        *more_ports: int,
+        ttft_slo_ns: int = 0,
+        gap_slo_ns: int = 0,
+        first_chunk_deadline_ns: int = 0,
+    ) -> None:
         """Follow the engine's own ports, and these."""
         target = engine_target("engine", self.group, self.port, *self.ports6, *more_ports)
-        target = replace(target, ttft_slo_ns=ttft_slo_ns, gap_slo_ns=gap_slo_ns)
+        target = replace(
+            target,
+            ttft_slo_ns=ttft_slo_ns,
+            gap_slo_ns=gap_slo_ns,
+            first_chunk_deadline_ns=first_chunk_deadline_ns,
+        )
         assert self.watched.watch(target) == self.row
 
     def look(self) -> Look:

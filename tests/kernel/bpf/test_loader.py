@@ -159,7 +159,7 @@ def test_pins_nobody_knows_are_removed(agent: Agent) -> None:
     "lost",
     [
         "links/switch_tasks",
-        "links/stream_close",
+        "links/socket_state",
         "programs/wakeup",
         "programs/stream_in",
         "maps/generation",

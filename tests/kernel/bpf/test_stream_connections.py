@@ -1,6 +1,8 @@
 """Which connections are followed, and as whose."""
 
+import socket
 import threading
+import time
 
 import pytest
 
@@ -155,17 +157,66 @@ def test_a_kept_connection_is_followed_again_after_an_unseen_request(engine: Eng
     assert_complete(second, 2, 2 * len(event(1)))
 
 
-def test_a_first_request_that_came_with_the_handshake_is_lost_and_counted(engine: Engine) -> None:
-    with server(engine.group, "127.0.0.1+deferred") as (_, (port,)):
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1", "::"])
+def test_a_first_request_that_came_with_the_handshake_is_followed(
+    engine: Engine, address: str
+) -> None:
+    if ":" in address and not engine.ports6:
+        pytest.skip("this machine has no IPv6 loopback")
+    with server(engine.group, f"{address}+deferred") as (_, (port,)):
         engine.watch(port)
         look = engine.look()
-        with Client.to(port) as client:
-            client.run(send(chunked([event(1)])))
+        before_ns = time.monotonic_ns()
+        with Client.to(port, "::1" if address == "::1" else "127.0.0.1") as client:
+            client.run(pause(0.02), send(chunked([event(1)])))
             client.run(send(chunked([event(1), event(2)])))
-            end = look.end()
-            assert (end.stream.number, end.stream.chunks) == (1, 2)
-            assert (look.lost_streams, look.counters.requests) == (1, 1)
+            first, second = look.ends(2)
+            assert_complete(first, 1, len(event(1)))
+            assert_complete(second, 2, 2 * len(event(1)))
+            assert (first.stream.number, second.stream.number) == (1, 2)
+            assert first.stream.remote_port == client.port
+            assert first.stream.remote_address == client.socket.getsockname()[0]
+            assert first.stream.connection == second.stream.connection
+            assert (first.stream.ttft_ns or 0) >= 20_000_000
+            assert first.stream.request_ns > before_ns
+        start = look.of_kind(EventKind.START)[0]
+        assert start.head == post([pause(0.02), send(chunked([event(1)]))])[:256]
+        assert (look.lost_streams, look.counters.requests) == (0, 2)
     engine.watch()
+
+
+@pytest.mark.parametrize("at", range(1, 8))
+def test_a_request_cut_in_its_first_bytes_is_followed(engine: Engine, at: int) -> None:
+    look = engine.look()
+    request = post([send(chunked([event(1)]))])
+    with Client.to(engine.port) as client:
+        client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for _ in range(2):
+            client.write(request[:at])
+            time.sleep(0.02)
+            client.write(request[at:])
+            client.read(len(chunked([event(1)])))
+        ends = look.ends(2)
+    starts = look.of_kind(EventKind.START)
+    assert [end.stream.chunks for end in ends] == [1, 1]
+    assert all((end.stream.ttft_ns or 0) >= 20_000_000 for end in ends)
+    seen = request[:at] if at >= 5 else request[:251]
+    assert all(start.head.startswith(seen) and request.startswith(start.head) for start in starts)
+
+
+def test_a_request_cut_into_bytes_is_followed_and_others_that_begin_alike_are_not(
+    engine: Engine,
+) -> None:
+    look = engine.look()
+    with Client.to(engine.port) as client:
+        client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        answer = chunked([event(1)])
+        for request, length in ((b"GET /POST HTTP/1.1\r\n\r\n", 43), (post([send(answer)]), 0)):
+            for at in range(len(request)):
+                client.write(request[at : at + 1])
+            client.read(length or len(answer))
+        assert_complete(look.end(), 1, len(event(1)))
+    assert look.counters.requests == 1
 
 
 # IPv6

@@ -139,7 +139,6 @@ def test_the_done_mark_is_known_when_cut(engine: Engine, at: int) -> None:
         b"data: [DONE",
         b"data: [DONe]\n\n",
         b"data: [DO",
-        b" data: [DONE]\n\n",
         b"d",
         b'data: {"a":1}',
     ],

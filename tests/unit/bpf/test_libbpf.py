@@ -79,7 +79,7 @@ def test_a_result_that_is_no_error_is_returned(lib: Libbpf, result: int) -> None
 
 
 def test_an_object_knows_its_programs_and_maps(stream: Object) -> None:
-    assert stream.programs().keys() == {"stream_in", "stream_out", "stream_close"}
+    assert stream.programs().keys() == {"stream_in", "stream_out", "socket_state"}
     assert {"connections", "stream_cgroups", "ports", "events", "counters"} <= stream.maps().keys()
 
 
