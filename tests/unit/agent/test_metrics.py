@@ -11,11 +11,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.metrics import EngineFigures, Figures, FiguresCollector, NeighbourFigures
+from agent.stages import SAMPLE_NS, Sample, stage_reports
 from bpf.histogram import Histogram
 from bpf.layout import Counters, Health
 from controller.timing import Timing
 
 from .made import MS, histogram
+from .recorded import SOCKETS
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -47,6 +49,10 @@ def engine(name: str = "chat", **fields: Any) -> EngineFigures:
         "status": STATUS,
         "cause_ns": {"batch": 1_500 * MS},
         "slo_ms": {"ttft": 500.0, "gap": 40.0},
+        "sockets": SOCKETS,
+        "stages": stage_reports(
+            [Sample(0, 0, 1, 8, requests=1), Sample(1, SAMPLE_NS, 3, 8, requests=5)]
+        ),
     }
     return EngineFigures(name, **given_ | fields)
 
@@ -110,6 +116,10 @@ def one(shown: Figures, name: str, **labels: str) -> float:
         ("sits_engine_knob", {"engine": "chat", "knob": "max_running"}, 16),
         ("sits_engine_cpu_weight", {"engine": "chat"}, 1000),
         ("sits_backpressure_ratio", {"engine": "chat", "stage": "worst"}, 0.5),
+        ("sits_stage_queue", {"engine": "chat", "stage": "accept"}, 3),
+        ("sits_stage_rate", {"engine": "chat", "stage": "receive", "direction": "in"}, 40),
+        ("sits_connections", {"engine": "chat", "seeded": "true"}, 1),
+        ("sits_connections", {"engine": "chat", "seeded": "false"}, 2),
         ("sits_at_risk_seconds_total", {"engine": "chat", "cause": "batch"}, 1.5),
         ("sits_time_to_first_token_seconds_count", {"engine": "chat"}, 3),
         ("sits_time_to_first_token_seconds_sum", {"engine": "chat"}, 90.303),

@@ -527,6 +527,19 @@ def test_under_backpressure_it_ticks_at_its_fast_period(tmp_path: Path) -> None:
         assert ticks(made.agent.status()) - first > 2 * slow
 
 
+def test_what_the_agent_sees_in_an_engines_sockets_presses_that_engine(tmp_path: Path) -> None:
+    with rig(tmp_path, "observe") as made:
+        made.begin("a")
+        seen = {"accept_fill": 0.75, "unsent": 2, "blocked": 0}
+        made.agent.channel.send({"type": "queues", "engines": {"a": seen, "gone": seen}})
+        made.agent.status(
+            lambda status: (
+                (now := status["engines"]["a"]["backpressure"])["accept"] == 0.75
+                and now["send"] == 1
+            )
+        )
+
+
 def test_an_injected_signal_ends_by_itself(tmp_path: Path) -> None:
     with rig(tmp_path, "observe") as made:
         made.begin("a")
