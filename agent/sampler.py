@@ -17,7 +17,7 @@ from agent.stages import SAMPLE_NS, Load, Sample
 from bpf.layout import Counters
 
 KEPT: Final = 600
-LOOK_SHARE: Final = 0.005
+LOOK_SHARE: Final = 0.0025
 MAX_LOOK_EVERY: Final = 10
 """In samples."""
 
@@ -34,6 +34,7 @@ class _Track:
         self.sockets = EngineSockets()
         self.look_at = 0
         self.blocked = 0
+        """What the kernel programs counted as blocked at the last look."""
 
 
 class Sampler:
@@ -157,6 +158,9 @@ class Sampler:
             looks, track.look_at = False, index + MAX_LOOK_EVERY
             sockets = EngineSockets(detail=f"could not list its sockets: {error.strerror}")
         counted = self._counters(name)
+        blocked = counted.blocked_begun - counted.blocked_ended
+        if looks:
+            track.blocked = blocked
         sample = Sample(
             index=index,
             at_ns=time.monotonic_ns(),
@@ -167,18 +171,15 @@ class Sampler:
             writes=counted.writes,
             chunks=counted.chunks,
             ended=counted.ends_complete + counted.ends_early,
-            blocked_ns=counted.blocked_ns,
             looked=looks,
             arrived=sockets.arrived,
             accepted=sockets.accepted,
             connections=len(sockets.connections),
             unread=sockets.unread,
-            unsent=sockets.unsent,
+            unsent=max(0, sockets.unsent + blocked - track.blocked),
             unsent_bytes=sockets.unsent_bytes,
             in_flight_bytes=sockets.in_flight_bytes,
         )
         with self._lock:
-            if looks:
-                track.blocked = counted.blocked_begun - counted.blocked_ended
             track.sockets = sockets
             track.samples.append(sample)

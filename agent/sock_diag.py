@@ -11,11 +11,13 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final
+
+FAMILIES: Final = (int(socket.AF_INET), int(socket.AF_INET6))
 
 _NETLINK_SOCK_DIAG: Final = 4
 _SOCK_DIAG_BY_FAMILY: Final = 20
@@ -108,11 +110,11 @@ class SockDiag:
     ) -> None:
         self.close()
 
-    def listeners(self, port: int) -> list[Listener]:
+    def listeners(self, port: int, families: Iterable[int] = FAMILIES) -> list[Listener]:
         """Who listens on `port`, on IPv4 and IPv6; `OSError` if the kernel does not say."""
         return [
             Listener(family, port, backlog, limit)
-            for family in (socket.AF_INET, socket.AF_INET6)
+            for family in families
             for (_, backlog, limit, *_), _ in self._ask(family, port, _LISTEN, 0)
         ]
 

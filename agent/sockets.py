@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from agent.discovery import Found
-from agent.sock_diag import Connection, Listener, SockDiag, open_in
+from agent.sock_diag import FAMILIES, Connection, Listener, SockDiag, open_in
 
 _OURS: Final = Path("/proc/self/ns/net")
 
@@ -23,7 +23,9 @@ class EngineSockets:
 
     `connections` are the accepted ones; `seeded` the cookies of those on which no stream has been
     heard of since the agent came. `arrived` and `accepted` count connections that came since, as
-    far as a look saw them. `detail` says what can't be read, and why.
+    far as a look saw them. `unread` connections have bytes that the engine has not read, `unsent`
+    ones bytes that it wrote and that have not left; in flight are those not acknowledged. `detail`
+    says what can't be read, and why.
     """
 
     listeners: tuple[Listener, ...] = ()
@@ -31,6 +33,10 @@ class EngineSockets:
     seeded: frozenset[int] = frozenset()
     arrived: int = 0
     accepted: int = 0
+    unread: int = 0
+    unsent: int = 0
+    unsent_bytes: int = 0
+    in_flight_bytes: int = 0
     detail: str = ""
 
     @property
@@ -51,26 +57,6 @@ class EngineSockets:
         """
         fills = (each.backlog / each.limit for each in self.listeners if each.limit)
         return min(1.0, max(fills, default=0.0))
-
-    @property
-    def unread(self) -> int:
-        """Connections with bytes the engine has not read."""
-        return sum(each.unread_bytes > 0 for each in self.connections)
-
-    @property
-    def unsent(self) -> int:
-        """Connections with bytes that were written and have not left."""
-        return sum(each.unsent_bytes > 0 for each in self.connections)
-
-    @property
-    def unsent_bytes(self) -> int:
-        """Those bytes."""
-        return sum(each.unsent_bytes for each in self.connections)
-
-    @property
-    def in_flight_bytes(self) -> int:
-        """Bytes that left and are not acknowledged."""
-        return sum(each.in_flight_bytes for each in self.connections)
 
 
 @dataclass(slots=True)
@@ -127,25 +113,17 @@ class Sockets:
             engine.seeded.discard(cookie)
 
     def listeners(self, name: str) -> tuple[Listener, ...]:
-        """An engine's listeners: cheap. `OSError` if the kernel does not say."""
+        """The listeners that the last look found, as they are now: cheap; `OSError` as `look`."""
         engine = self._engines.get(name)
-        if engine is None:
-            return ()
-        found = tuple(
-            each
-            for namespace in engine.namespaces
-            for port in engine.ports
-            for each in self._open[namespace].listeners(port)
-        )
-        engine.families.update(each.family for each in found)
-        return found
+        return self._listeners(engine, engine.families) if engine is not None else ()
 
     def look(self, name: str) -> EngineSockets:
         """All of an engine's sockets: not so cheap. `OSError` if the kernel does not say."""
         engine = self._engines.get(name)
         if engine is None:
             return EngineSockets()
-        listeners = self.listeners(name)
+        listeners = self._listeners(engine, FAMILIES)
+        engine.families.update(each.family for each in listeners)
         connections = [
             each
             for namespace in engine.namespaces
@@ -156,12 +134,17 @@ class Sockets:
         with self._lock:
             _count(engine, {each.cookie: each.accepted for each in connections})
             seeded = frozenset(engine.seeded)
+        accepted = tuple(each for each in connections if each.accepted)
         return EngineSockets(
             listeners=listeners,
-            connections=tuple(each for each in connections if each.accepted),
+            connections=accepted,
             seeded=seeded,
             arrived=engine.arrived,
             accepted=engine.accepted,
+            unread=sum(each.unread_bytes > 0 for each in accepted),
+            unsent=sum(each.unsent_bytes > 0 for each in accepted),
+            unsent_bytes=sum(each.unsent_bytes for each in accepted),
+            in_flight_bytes=sum(each.in_flight_bytes for each in accepted),
             detail=engine.detail,
         )
 
@@ -171,6 +154,14 @@ class Sockets:
             each.close()
         self._open = {}
         self._engines = {}
+
+    def _listeners(self, engine: _Engine, families: Iterable[int]) -> tuple[Listener, ...]:
+        return tuple(
+            each
+            for namespace in engine.namespaces
+            for port in engine.ports
+            for each in self._open[namespace].listeners(port, families)
+        )
 
     def _enter(self, found: Found) -> tuple[frozenset[int], str]:
         """The network namespaces of an engine's processes, open, and what could not be."""

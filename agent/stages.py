@@ -77,9 +77,9 @@ class Sample:
     """One engine at one moment, the `index`-th `SAMPLE_NS` of CLOCK_MONOTONIC.
 
     `backlog` of `backlog_limit` connections wait to be accepted (a limit of 0: not known).
-    `requests` … `blocked_ns` are the
-    kernel programs' counters. What follows is of the last look at the connections; `looked` says
-    whether that was at this sample. `arrived` and `accepted` count connections that a look saw.
+    `requests` … `ended` are the kernel programs' counters. What follows is of the last look at the
+    connections; `looked` says whether that was at this sample. To `unsent` is added what the kernel
+    programs counted since. `arrived` and `accepted` count connections that a look saw.
     """
 
     index: int
@@ -91,7 +91,6 @@ class Sample:
     writes: int = 0
     chunks: int = 0
     ended: int = 0
-    blocked_ns: int = 0
     looked: bool = False
     arrived: int = 0
     accepted: int = 0
@@ -209,11 +208,12 @@ def flow_of(stage: Stage, samples: Sequence[Sample]) -> Flow:
                 said(lambda e: e.running), started, said(lambda e: e.finished_total), unknown
             )
         case Stage.SEND:
+            known = of if writes else looked
             return Flow(
-                looked(lambda s: s.unsent),
+                known(lambda s: s.unsent),
                 of(lambda s: s.writes) if writes else unknown,
                 of(lambda s: s.chunks),
-                looked(lambda s: _share(s.unsent, max(s.unsent, s.requests - s.ended))),
+                known(lambda s: _share(s.unsent, max(s.unsent, s.requests - s.ended))),
             )
         case Stage.WIRE:
             return Flow(

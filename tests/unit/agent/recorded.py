@@ -38,6 +38,7 @@ SOCKETS = EngineSockets(
         for n in range(3)
     ),
     seeded=frozenset({9_911_223}),
+    in_flight_bytes=1230,
 )
 
 
