@@ -1,0 +1,33 @@
+"""Threads that sleep a little and work a little: `sleeper.py THREADS TURNS`.
+
+Writes "ready", waits for a line, works, writes "done" and blocks until its input ends.
+"""
+
+import random
+import sys
+import threading
+import time
+
+
+def turns(count: int, seed: int) -> None:
+    chance = random.Random(seed)
+    for _ in range(count):
+        time.sleep(chance.uniform(0, 0.002))
+        sum(range(chance.randint(0, 20_000)))
+
+
+def main() -> None:
+    threads, count = map(int, sys.argv[1:])
+    print("ready", flush=True)
+    sys.stdin.readline()
+    workers = [threading.Thread(target=turns, args=(count, n)) for n in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    print("done", flush=True)
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()
