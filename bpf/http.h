@@ -456,12 +456,6 @@ static __always_inline bool is_jump(u8 phase)
 	return phase >= PHASE_DATA;
 }
 
-/* A body that ends when the engine closes the connection. */
-static __always_inline bool is_until_close(struct follow *f)
-{
-	return f->phase == PHASE_UNTIL_CLOSE || f->phase == PHASE_EVENT;
-}
-
 static __always_inline bool is_rest(u8 phase)
 {
 	return phase <= PHASE_LOST;

@@ -158,8 +158,8 @@ struct stream {
 	u64 gap_max_ns;
 	u64 body_bytes;
 	u64 read_ns; /* the engine's first read after the request came in */
-	u64 write_ns; /* its first write */
-	u64 last_write_ns;
+	u64 write_ns; /* its first bytes leave */
+	u64 last_write_ns; /* its last write but for that which ended the stream */
 	u64 write_gap_max_ns;
 	u64 blocked_ns; /* with unsent bytes */
 	u32 busy_ms; /* TCP_INFO's: data in flight or waiting to be sent, */

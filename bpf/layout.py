@@ -166,7 +166,9 @@ class Stream:
     """One request and its answer, as far as it has come. Times are CLOCK_MONOTONIC, 0: not yet.
 
     `connection` is the socket's cookie, `number` counts the streams on it from 1. `read_ns` is the
-    engine's first read of the request, `write_*` its writes (0 on kernels before 6.3).
+    engine's first read of the request, `write_ns` when its first bytes left, `last_write_ns` and
+    `write_gap_max_ns` its writes as they returned, but for the one that ended the stream. Reads and
+    writes are 0 on kernels before 6.3.
     `blocked_ns` is time with unsent bytes; `busy_ms` and the limited times are TCP_INFO's for this
     stream, where busy counts both of the others.
     """

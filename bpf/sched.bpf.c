@@ -236,8 +236,15 @@ static __always_inline void find_role(struct task_struct *task, struct task_stat
 		*last = fresh;
 		if (bpf_map_update_elem(&role_names, &fresh, &key, BPF_NOEXIST))
 			continue;
-		if (!bpf_map_update_elem(&role_rows, &key, &fresh, BPF_NOEXIST))
+		if (!bpf_map_update_elem(&role_rows, &key, &fresh, BPF_NOEXIST)) {
 			state->role = fresh;
+			return;
+		}
+		/* another CPU was first with this name, or there is no room */
+		bpf_map_delete_elem(&role_names, &fresh);
+		row = bpf_map_lookup_elem(&role_rows, &key);
+		if (row)
+			state->role = *row;
 		return;
 	}
 }

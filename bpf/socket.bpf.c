@@ -8,23 +8,15 @@ char LICENSE[] SEC("license") = "GPL";
 
 #define EAGAIN 11
 
-/* the stream under way on a socket, if one is */
-static __always_inline struct connection *busy_connection(struct sock *sk)
-{
-	struct connection *c = bpf_sk_storage_get(&connections, sk, NULL, 0);
-
-	return c && c->stream.request_ns ? c : NULL;
-}
-
 /* A read by the engine returned: the first after a request ends its wait in the receive queue. */
 SEC("tp_btf/sock_recv_length")
 int BPF_PROG(engine_read, struct sock *sk, int length)
 {
-	struct connection *c = busy_connection(sk);
+	struct connection *c = bpf_sk_storage_get(&connections, sk, NULL, 0);
 	struct counters *n;
 	u64 now;
 
-	if (!c || c->stream.read_ns || length <= 0)
+	if (!c || !c->stream.request_ns || c->stream.read_ns || length <= 0)
 		return 0;
 	now = bpf_ktime_get_ns();
 	c->stream.read_ns = now;
@@ -45,12 +37,12 @@ static __always_inline bool window_is_full(struct tcp_sock *tp)
 	return (int)(tp->snd_nxt + segment - tp->snd_una - tp->snd_wnd) > 0;
 }
 
-/* A write by the engine returned. What is unsent then waits for the client's window, for the
- * congestion window or for memory. */
+/* A write by the engine returned; a stream's last one does so after its end. What is unsent then
+ * waits for the client's window, for the congestion window or for memory. */
 SEC("tp_btf/sock_send_length")
 int BPF_PROG(engine_write, struct sock *sk, int length)
 {
-	struct connection *c = busy_connection(sk);
+	struct connection *c = bpf_sk_storage_get(&connections, sk, NULL, 0);
 	struct counters *n;
 	struct tcp_sock *tp;
 	u64 now, gap;
@@ -58,25 +50,23 @@ int BPF_PROG(engine_write, struct sock *sk, int length)
 	if (!c)
 		return 0;
 	n = counters_of(c->stream.slot);
-	if (length == -EAGAIN) {
-		c->stream.write_again++;
-		if (n)
-			ADD(n->write_again, 1);
+	if (n && length > 0)
+		ADD(n->writes, 1);
+	if (n && length == -EAGAIN)
+		ADD(n->write_again, 1);
+	if (!c->stream.request_ns)
 		return 0;
-	}
+	if (length == -EAGAIN)
+		c->stream.write_again++;
 	if (length <= 0)
 		return 0;
 	now = bpf_ktime_get_ns();
-	if (!c->stream.write_ns)
-		c->stream.write_ns = now;
 	if (c->stream.last_write_ns) {
 		gap = now - c->stream.last_write_ns;
 		if (gap > c->stream.write_gap_max_ns)
 			c->stream.write_gap_max_ns = gap;
 	}
 	c->stream.last_write_ns = now;
-	if (n)
-		ADD(n->writes, 1);
 	tp = bpf_skc_to_tcp_sock(sk);
 	if (tp && c->out_known && (int)(tp->write_seq - c->out_next) > 0) {
 		c->stream.writes_stalled++;

@@ -828,6 +828,8 @@ static __always_inline bool begin_walk(struct __sk_buff *skb, struct walk *w, st
 		c->out_next = s->seq + s->payload_len;
 		c->out_ns = w->now;
 		c->heard = 0;
+		if (!c->stream.write_ns && c->stream.request_ns)
+			c->stream.write_ns = w->now;
 		c->out_known = 1;
 	}
 	return true;
@@ -846,6 +848,15 @@ static __always_inline void note_window(struct connection *c, struct segment *s)
 		ADD(n->receive_queue_full, 1);
 }
 
+/* The engine may close now without cutting anything off. */
+static __always_inline bool is_until_close(struct connection *c)
+{
+	u8 phase = c->follow.phase;
+
+	return phase == PHASE_UNTIL_CLOSE || phase == PHASE_EVENT ||
+	       (phase == PHASE_OPAQUE && c->spoke);
+}
+
 static __always_inline void end_walk(struct walk *w, struct segment *s)
 {
 	struct connection *c = w->connection;
@@ -862,7 +873,7 @@ static __always_inline void end_walk(struct walk *w, struct segment *s)
 		end_blocked(c, counters_of(c->stream.slot), w->now);
 	if (!c->stream.request_ns || !(s->flags & (FIN | RST)))
 		return;
-	if (is_until_close(&c->follow) && !(s->flags & RST))
+	if (is_until_close(c) && !(s->flags & RST))
 		end_stream(c, END_COMPLETE, w->now);
 	else if (c->follow.phase != PHASE_TRAILER)
 		end_stream(c, END_SERVER_CLOSED, w->now);

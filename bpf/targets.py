@@ -165,11 +165,10 @@ class TargetTable:
         rows, names = self._programs.map("role_rows"), self._programs.map("role_names")
         roles = self._programs.map("roles")
         for key in rows.keys():  # noqa: SIM118
-            if ROLE_KEY.unpack(key)[0] != row:
-                continue
-            role = rows.get(key)
-            rows.delete(key)
-            if role is None:
+            if ROLE_KEY.unpack(key)[0] == row:
+                rows.delete(key)
+        for role in names.keys():  # noqa: SIM118
+            if ROLE_KEY.unpack(names.get(role) or bytes(ROLE_KEY.size))[0] != row:
                 continue
             for cpu in range(self._programs.cpus):
                 at = int.from_bytes(role, "little") * self._programs.cpus + cpu

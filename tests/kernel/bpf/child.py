@@ -1,6 +1,7 @@
 """Processes of our own that wait, before they do anything, until they are in their cgroup."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -36,13 +37,29 @@ class Child:
 
     def wait_until_it_blocks(self) -> None:
         """Return when it sleeps, so that what is accounted to it stands still."""
-        while Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] != "S":
+        while _state(Path(f"/proc/{self.pid}")) != "S":
             time.sleep(0.001)
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """None of its threads runs meanwhile."""
+        os.kill(self.pid, signal.SIGSTOP)
+        try:
+            while any(_state(task) != "T" for task in Path(f"/proc/{self.pid}/task").iterdir()):
+                time.sleep(0.001)
+            yield
+        finally:
+            os.kill(self.pid, signal.SIGCONT)
 
     def kill(self) -> None:
         """kill -9, and wait for its end."""
         self._process.kill()
         self._process.wait()
+
+
+def _state(task: Path) -> str:
+    """One letter, as in proc(5)."""
+    return (task / "stat").read_text().rpartition(")")[2].split()[0]
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from bpf.loader import OBJECT_DIR, Plan, load, unload
 from bpf.targets import Target
 from tests.kernel.bpf.agents import Agent
 from tests.kernel.bpf.child import Child, child
+from tests.kernel.bpf.network import Network
 from tests.kernel.bpf.watched import Look, Watched, watching
 from tests.kernel.conftest import MakeGroup, TwinGroup
 
@@ -98,6 +99,33 @@ def engine(watched: Watched, features: Features, make_cgroup: MakeGroup) -> Iter
         engine.watch()
         watched.programs.attach(group.v2, group.stream_id)
         yield engine
+        watched.programs.detach(group.stream_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """A followed server alone in its network namespace, and what was seen of it since."""
+
+    network: Network
+    process: Child
+    look: Look
+    port: int
+
+
+@pytest.fixture
+def flow(
+    watched: Watched, features: Features, make_cgroup: MakeGroup, request: pytest.FixtureRequest
+) -> Iterator[Flow]:
+    """Such a server; a parameter is the address it listens on."""
+    if not features.can_stream:
+        pytest.skip(f"this kernel can't follow streams: {features}")
+    group = make_cgroup("engine")
+    address = getattr(request, "param", "127.0.0.1")
+    # the server makes its socket when it is told to go on, once its loopback is up
+    with server(group, address, wrapper=("unshare", "--net")) as (process, (port,)):
+        row = watched.watch(engine_target(group.v2.name, group, port))
+        watched.programs.attach(group.v2, group.stream_id)
+        yield Flow(Network(process.pid), process, watched.look(row), port)
         watched.programs.detach(group.stream_id)
 
 

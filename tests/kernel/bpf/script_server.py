@@ -1,16 +1,20 @@
 """An HTTP server that does what the request's body says, byte by byte; see wire.py for the steps.
 
 Run as `script_server.py ADDRESS…`: one listening socket on a free port of each address, all in this
-process. `ADDRESS+deferred` accepts connections only once their first data came. Writes the ports,
-as JSON, when it is ready to serve.
+process. `ADDRESS+SECONDS` accepts connections only once their first data came, for so long;
+`ADDRESS+FILE` speaks TLS with the key and certificate in that file. Writes the ports, as JSON, when
+it is ready to serve. A script may have it write more, a line of JSON each time.
 """
 
 import base64
+import fcntl
 import itertools
 import json
 import os
+import select
 import signal
 import socket
+import ssl
 import struct
 import sys
 import threading
@@ -55,6 +59,51 @@ def send(connection: socket.socket, encoded: str, cuts: list[int], times: int) -
         connection.sendall(data[start:end])
 
 
+def insist(connection: socket.socket, encoded: str) -> None:
+    """Write without ever being blocked in it; says how often there was no room at all."""
+    data, refused = memoryview(base64.b64decode(encoded)), 0
+    connection.setblocking(False)
+    while data:
+        try:
+            data = data[connection.send(data) :]
+        except BlockingIOError:
+            refused += 1
+            select.select([], [connection], [])
+    connection.setblocking(True)
+    say(refused=refused)
+
+
+def buffer(connection: socket.socket, size: int) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
+
+
+def unsent(connection: socket.socket) -> int:
+    """Bytes written and not sent yet (SIOCOUTQNSD, include/uapi/linux/sockios.h)."""
+    return int.from_bytes(fcntl.ioctl(connection, 0x894B, bytes(4)), sys.byteorder)
+
+
+def report(connection: socket.socket) -> None:
+    """Wait until all has left; says how that went and what TCP_INFO tells then."""
+    waited_from_ns, waited = time.monotonic_ns(), unsent(connection)
+    while unsent(connection):
+        time.sleep(0.0005)
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 200)
+    # include/uapi/linux/tcp.h, struct tcp_info: microseconds
+    busy, rwnd, sndbuf = struct.unpack_from("=3Q", info, 168)
+    say(
+        unsent=waited,
+        waited_from_ns=waited_from_ns,
+        left_ns=time.monotonic_ns(),
+        busy_us=busy,
+        rwnd_limited_us=rwnd,
+        sndbuf_limited_us=sndbuf,
+    )
+
+
+def say(**facts: int) -> None:
+    print(json.dumps(facts), flush=True)
+
+
 def pause(_connection: socket.socket, seconds: float) -> None:
     time.sleep(seconds)
 
@@ -78,6 +127,9 @@ def die(_connection: socket.socket) -> None:
 
 STEPS: dict[str, Callable[..., None]] = {
     "send": send,
+    "insist": insist,
+    "buffer": buffer,
+    "report": report,
     "pause": pause,
     "close": close,
     "reset": reset,
@@ -86,10 +138,14 @@ STEPS: dict[str, Callable[..., None]] = {
 }
 
 
-def accept(listener: socket.socket) -> None:
+def accept(listener: socket.socket, tls: ssl.SSLContext | None) -> None:
     while True:
         connection, _ = listener.accept()
-        threading.Thread(target=serve, args=(connection,), daemon=True).start()
+        threading.Thread(target=welcome, args=(connection, tls), daemon=True).start()
+
+
+def welcome(connection: socket.socket, tls: ssl.SSLContext | None) -> None:
+    serve(tls.wrap_socket(connection, server_side=True) if tls else connection)
 
 
 def main() -> None:
@@ -97,17 +153,21 @@ def main() -> None:
     sys.stdin.readline()
     ports = []
     for argument in sys.argv[1:]:
-        address, _, deferred = argument.partition("+")
+        address, _, how = argument.partition("+")
+        tls = None
         listener = socket.create_server(
             (address, 0),
             family=socket.AF_INET6 if ":" in address else socket.AF_INET,
             backlog=128,
             dualstack_ipv6=address == "::",
         )
-        if deferred:
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 5)
+        if how.isdigit():
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, int(how))
+        elif how:
+            tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            tls.load_cert_chain(how)
         ports.append(listener.getsockname()[1])
-        threading.Thread(target=accept, args=(listener,), daemon=True).start()
+        threading.Thread(target=accept, args=(listener, tls), daemon=True).start()
     print(json.dumps(ports), flush=True)
     sys.stdin.read()
 

@@ -48,6 +48,17 @@ def pause(seconds: float) -> Step:
     return ["pause", seconds]
 
 
+def insist(data: bytes) -> Step:
+    """Write `data` with non-blocking writes; the server says how often there was no room."""
+    return ["insist", base64.b64encode(data).decode()]
+
+
+def buffer(size: int) -> Step:
+    """Give the connection's send buffer this size."""
+    return ["buffer", size]
+
+
+REPORT: Final[Step] = ["report"]
 CLOSE: Final[Step] = ["close"]
 RESET: Final[Step] = ["reset"]
 DIE: Final[Step] = ["die"]
@@ -61,7 +72,9 @@ def give_up_after(milliseconds: int) -> Step:
 def sent_by(script: Iterable[Step]) -> bytes:
     """All bytes a script sends."""
     return b"".join(
-        base64.b64decode(str(step[1])) * int(str(step[3])) for step in script if step[0] == "send"
+        base64.b64decode(str(step[1])) * (int(str(step[3])) if step[0] == "send" else 1)
+        for step in script
+        if step[0] in {"send", "insist"}
     )
 
 

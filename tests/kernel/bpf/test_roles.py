@@ -1,0 +1,190 @@
+"""Run and waiting time by the names of a target's threads."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from bpf.layout import MAX_ROLES, Counters
+from bpf.readers import Role, RoleReader
+from tests.kernel.bpf.child import Child, child
+from tests.kernel.bpf.scheduling import CPU, burning, neighbour, wait_for
+from tests.kernel.bpf.watched import Watched
+from tests.kernel.conftest import MakeGroup, TwinGroup
+
+pytestmark = pytest.mark.kernel
+
+SPLIT = ("run_ns", "wait_ns", "waits", "wait_other_ns", "involuntary")
+
+
+@pytest.fixture
+def reader(watched: Watched) -> Iterator[RoleReader]:
+    programs = watched.programs
+    made = RoleReader(programs.map("role_names"), programs.maps["roles"], programs.cpus)
+    yield made
+    made.close()
+
+
+@contextmanager
+def threads(group: TwinGroup, *names: str) -> Iterator[Child]:
+    with child("roles.py", *names, group=group, cpu=CPU) as started:
+        started.tell()
+        assert started.answer() == "started"
+        # every name is given by now: let it be looked up again
+        time.sleep(1.1)
+        yield started
+
+
+def of(reader: RoleReader, row: int) -> dict[str, Role]:
+    found = [role for role in reader.read() if role.row == row]
+    assert len({role.name for role in found}) == len(found)
+    return {role.name: role for role in found}
+
+
+def do(process: Child, *words: str) -> str:
+    process.tell(" ".join(words))
+    return process.answer()
+
+
+def ran_ns(process: Child, thread: int) -> int:
+    """What the scheduler accounts to one thread."""
+    return int(Path(f"/proc/{process.pid}/task/{thread}/schedstat").read_text().split()[0])
+
+
+def test_each_name_has_the_time_of_its_thread(
+    watched: Watched, reader: RoleReader, make_cgroup: MakeGroup
+) -> None:
+    group = make_cgroup("named")
+    row = watched.watch(neighbour(group))
+    with threads(group, "scheduler", "tokenizer", "idle") as process:
+        ids = json.loads(do(process, "ids"))
+        before = {name: ran_ns(process, thread) for name, thread in ids.items()}
+        known = of(reader, row)
+        do(process, "burn", "scheduler", "150")
+        do(process, "burn", "tokenizer", "50")
+        process.wait_until_it_blocks()
+        found = of(reader, row)
+        for name in ("scheduler", "tokenizer"):
+            earlier = known[name].run_ns if name in known else 0
+            theirs = ran_ns(process, ids[name]) - before[name]
+            assert found[name].run_ns - earlier == pytest.approx(theirs, rel=0.2), name
+    assert found["idle"].run_ns < found["tokenizer"].run_ns if "idle" in found else True
+
+
+def test_names_have_the_waits_of_their_threads(
+    watched: Watched, reader: RoleReader, make_cgroup: MakeGroup
+) -> None:
+    group = make_cgroup("waiting")
+    row = watched.watch(neighbour(group))
+    with threads(group, "hurt", "unhurt") as process:
+        known = of(reader, row)
+        with burning(make_cgroup("burning")):
+            do(process, "burn", "hurt", "100")
+        process.wait_until_it_blocks()
+        found = of(reader, row)
+    others = found["hurt"].wait_other_ns - (known["hurt"].wait_other_ns if "hurt" in known else 0)
+    assert others > 10_000_000
+    assert found["hurt"].involuntary > 0
+    assert "unhurt" not in found or found["unhurt"].wait_other_ns < others
+
+
+def test_all_names_together_are_the_target(
+    watched: Watched, reader: RoleReader, make_cgroup: MakeGroup
+) -> None:
+    group = make_cgroup("summed")
+    row = watched.watch(neighbour(group))
+    with burning(make_cgroup("burning")), threads(group, "a", "b", "c") as process:
+        for name in ("a", "b", "c"):
+            do(process, "burn", name, "30")
+    # the process is gone: nothing is counted any more
+    counters = watched.reader.counters(row)
+    roles = of(reader, row).values()
+    assert len(roles) >= 3
+    for field in SPLIT:
+        assert sum(getattr(role, field) for role in roles) == getattr(counters, field), field
+    assert counters.run_ns > 90_000_000
+
+
+def test_a_renamed_thread_counts_under_its_new_name(
+    watched: Watched, reader: RoleReader, make_cgroup: MakeGroup
+) -> None:
+    group = make_cgroup("renamed")
+    row = watched.watch(neighbour(group))
+    with threads(group, "before") as process:
+        do(process, "burn", "before", "20")
+        do(process, "rename", "before", "after")
+
+        def is_known() -> bool:
+            do(process, "burn", "before", "5")
+            return "after" in of(reader, row)
+
+        wait_for(is_known)
+        do(process, "burn", "before", "5")
+        settled = of(reader, row)
+        do(process, "burn", "before", "50")
+        process.wait_until_it_blocks()
+        found = of(reader, row)
+    assert found["after"].run_ns >= settled["after"].run_ns + 40_000_000
+    assert found["before"].run_ns == settled["before"].run_ns >= 15_000_000
+
+
+def test_the_same_name_in_two_targets_is_two_roles(
+    watched: Watched, reader: RoleReader, make_cgroup: MakeGroup
+) -> None:
+    groups = make_cgroup("one"), make_cgroup("two")
+    watched.watch(*map(neighbour, groups))
+    first, second = (watched.table.rows[group.cpu.name] for group in groups)
+    with threads(groups[0], "worker") as one, threads(groups[1], "worker") as two:
+        do(one, "burn", "worker", "60")
+        do(two, "burn", "worker", "20")
+        one.wait_until_it_blocks()
+        two.wait_until_it_blocks()
+        found = of(reader, first)["worker"], of(reader, second)["worker"]
+    assert found[0].run_ns > 50_000_000 > found[1].run_ns > 15_000_000
+
+
+def test_more_names_than_there_are_rows_do_no_harm(
+    watched: Watched, reader: RoleReader, make_cgroup: MakeGroup
+) -> None:
+    group, other = make_cgroup("crowd"), make_cgroup("other")
+    watched.watch(neighbour(group), neighbour(other))
+    row, beside = (watched.table.rows[each.cpu.name] for each in (group, other))
+    with threads(other, "known") as process, threads(group) as crowd:
+        do(process, "burn", "known", "10")
+        assert do(crowd, "crowd", str(MAX_ROLES + 50)) == "crowded"
+        found = of(reader, row)
+        # all rows are given out, each to one name
+        assert MAX_ROLES // 2 < len(found) + len(of(reader, beside)) < MAX_ROLES
+        # who came before has its row, the target counts on without one
+        ran, total = of(reader, beside)["known"].run_ns, watched.reader.counters(row).run_ns
+        do(process, "burn", "known", "20")
+        process.wait_until_it_blocks()
+        assert of(reader, beside)["known"].run_ns >= ran + 15_000_000
+        assert total > sum(role.run_ns for role in found.values())
+    # the target goes, and its rows are free again
+    watched.watch(neighbour(other))
+    assert of(reader, row) == {}
+    assert watched.programs.map("role_names").keys() != []
+    watched.table.apply([])
+    assert watched.programs.map("role_names").keys() == []
+    assert watched.programs.map("role_rows").keys() == []
+
+
+def test_a_row_starts_from_zero_for_its_next_target(
+    watched: Watched, reader: RoleReader, make_cgroup: MakeGroup
+) -> None:
+    old, new = make_cgroup("old"), make_cgroup("new")
+    row = watched.watch(neighbour(old))
+    with threads(old, "worker") as process:
+        do(process, "burn", "worker", "50")
+    assert of(reader, row)["worker"].run_ns > 40_000_000
+    assert watched.watch(neighbour(new)) == row
+    assert of(reader, row) == {}
+    assert watched.reader.counters(row) == Counters()
+    with threads(new, "worker") as process:
+        do(process, "burn", "worker", "10")
+        process.wait_until_it_blocks()
+        assert 5_000_000 < of(reader, row)["worker"].run_ns < 40_000_000
