@@ -1,6 +1,5 @@
 """What this kernel allows, probed and never guessed from its version."""
 
-import gzip
 import os
 import re
 import time
@@ -35,15 +34,12 @@ TRACEPOINTS: Final = (
     "sock_send_length",
     "sock_recv_length",
 )
-"""All that programs of ours attach to; the last two are in kernels from 6.3."""
+"""All that programs of ours attach to."""
 
-DEFAULT_HZ: Final = 250
-"""What distributions build with, Debian and Ubuntu among them, where the kernel does not say."""
+_READS_AND_WRITES: Final = frozenset({"sock_send_length", "sock_recv_length"})
+"""These are in kernels from 6.3."""
 
-_KERNEL_CONFIGS: Final = ("/proc/config.gz", "/boot/config-{release}")
-_TIMER_LIST: Final = Path("/proc/timer_list")
-_KNOWN_HZ: Final = (100, 250, 300, 1000)
-_HZ_SAMPLE_S: Final = 0.06
+_CLOCK_MONOTONIC_COARSE: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,30 +157,8 @@ def probe(lib: Libbpf | None) -> Features:
 
 
 def ticks_a_second() -> int:
-    """CONFIG_HZ: from the kernel's configuration, or by watching its tick counter."""
-    for name in _KERNEL_CONFIGS:
-        path = Path(name.format(release=os.uname().release))
-        try:
-            raw = path.read_bytes()
-            text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
-        except OSError:
-            continue
-        if found := re.search(r"^CONFIG_HZ=(\d+)$", text, re.MULTILINE):
-            return int(found[1])
-    try:
-        first, began_s = _ticks(), time.monotonic()
-        time.sleep(_HZ_SAMPLE_S)
-        measured = (_ticks() - first) / (time.monotonic() - began_s)
-    except (OSError, ValueError):
-        return DEFAULT_HZ
-    return min(_KNOWN_HZ, key=lambda hz: abs(hz - measured))
-
-
-def _ticks() -> int:
-    found = re.search(r"^jiffies: (\d+)$", _TIMER_LIST.read_text(), re.MULTILINE)
-    if found is None:
-        raise ValueError(f"no jiffies in {_TIMER_LIST}")
-    return int(found[1])
+    """CONFIG_HZ: the coarse clocks advance once a tick, and say so."""
+    return round(1 / time.clock_getres(_CLOCK_MONOTONIC_COARSE))
 
 
 def is_bpffs(path: Path) -> bool:
@@ -243,12 +217,19 @@ def findings(features: Features, pin_dir: Path) -> Iterable[Finding]:
         else "needs socket storage, bpf_loop (kernel 5.17) and a mounted cgroup2",
         "no TTFT, no chunk gaps, no retransmits; run-queue delay is still measured",
     )
-    writes = {"sock_send_length", "sock_recv_length"} <= features.tracepoints
+    writes = features.tracepoints >= _READS_AND_WRITES
     yield Finding(
         "reads and writes",
         writes,
         "the engine's own reads and writes are timed" if writes else "kernel is older than 6.3",
-        "no receive-queue wait, no stalled writes, no live view of blocked streams",
+        "no receive-queue wait, no stalled or refused writes, no time with unsent bytes",
+    )
+    others = sorted(set(TRACEPOINTS) - features.tracepoints - _READS_AND_WRITES)
+    yield Finding(
+        "tracepoints",
+        not others,
+        "all there" if not others else f"this kernel has no {', '.join(others)}",
+        "what these would tell is not counted",
     )
     yield Finding(
         "cgroup2",

@@ -1,9 +1,10 @@
 """An HTTP server that does what the request's body says, byte by byte; see wire.py for the steps.
 
 Run as `script_server.py ADDRESS…`: one listening socket on a free port of each address, all in this
-process. `ADDRESS+SECONDS` accepts connections only once their first data came, for so long;
-`ADDRESS+FILE` speaks TLS with the key and certificate in that file. Writes the ports, as JSON, when
-it is ready to serve. A script may have it write more, a line of JSON each time.
+process; on a port of one's choice with `IPV4:PORT`. `ADDRESS+SECONDS` accepts connections only once
+their first data came, for so long; `ADDRESS+FILE` speaks TLS with the key and certificate in that
+file. Writes the ports, as JSON, when it is ready to serve. A script may have it write more, a line
+of JSON each time.
 """
 
 import base64
@@ -153,10 +154,11 @@ def main() -> None:
     sys.stdin.readline()
     ports = []
     for argument in sys.argv[1:]:
-        address, _, how = argument.partition("+")
+        where, _, how = argument.partition("+")
+        address, _, port = where.partition(":") if "." in where else (where, "", "")
         tls = None
         listener = socket.create_server(
-            (address, 0),
+            (address, int(port or 0)),
             family=socket.AF_INET6 if ":" in address else socket.AF_INET,
             backlog=128,
             dualstack_ipv6=address == "::",

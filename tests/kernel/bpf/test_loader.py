@@ -1,12 +1,14 @@
 """What a start of the agent finds pinned, and what it makes of it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bpf.features import Features
 from bpf.layout import Counters
-from bpf.loader import Programs
+from bpf.libbpf import Libbpf
+from bpf.loader import _TRACING, Plan, Programs, load
 from tests.kernel.bpf.agents import (
     MAX_TARGETS,
     Agent,
@@ -16,7 +18,10 @@ from tests.kernel.bpf.agents import (
     pinned,
     watch,
 )
+from tests.kernel.bpf.conftest import engine_target, server
 from tests.kernel.bpf.scheduling import burnt, worked
+from tests.kernel.bpf.watched import watching
+from tests.kernel.bpf.wire import Client, chunked, event, send
 from tests.kernel.conftest import MakeGroup
 
 pytestmark = pytest.mark.kernel
@@ -60,6 +65,36 @@ def test_two_agents_may_hold_the_same_programs(agent: Agent) -> None:
     first, second = agent.start(), agent.start()
     assert second.how == "adopted"
     assert kernel_ids(first.maps) == kernel_ids(second.maps)
+
+
+# kernels that lack something
+
+
+def test_a_program_without_its_tracepoint_is_left_out_and_the_rest_works(
+    lib: Libbpf, features: Features, make_cgroup: MakeGroup
+) -> None:
+    if not features.can_stream:
+        pytest.skip(f"this kernel can't follow streams: {features}")
+    lacking = {"sock_send_length", "sock_recv_length", "tcp_send_reset", "tcp_retransmit_synack"}
+    older = replace(features, tracepoints=features.tracepoints - lacking)
+    whole = {name for programs in _TRACING.values() for name in programs}
+    with watching(load(lib, Plan(older, MAX_TARGETS, None))) as watched:
+        left_out = whole - watched.programs.programs.keys()
+        assert left_out >= {"engine_write", "engine_read", "reset_sent", "synack"}
+        assert watched.programs.follows_streams
+        group = make_cgroup("engine")
+        with server(group, "127.0.0.1") as (_, (port,)):
+            row = watched.watch(engine_target("engine", group, port))
+            watched.programs.attach(group.v2, group.stream_id)
+            look = watched.look(row)
+            with Client.to(port) as client:
+                client.run(send(chunked([event(1), event(2)])))
+            stream = look.end().stream
+            counters = look.counters
+            watched.programs.detach(group.stream_id)
+    assert (stream.chunks, stream.events) == (2, 2)
+    assert stream.write_ns > stream.request_ns
+    assert (stream.read_ns, stream.last_write_ns, counters.writes) == (0, 0, 0)
 
 
 # upgrading

@@ -11,7 +11,8 @@ from bpf.libbpf import Libbpf
 from bpf.loader import Plan, load
 from bpf.readers import read_culprits
 from bpf.targets import Target, TargetTable
-from tests.kernel.bpf.conftest import MAX_TARGETS, Engine, engine_target
+from tests.kernel.bpf.conftest import MAX_TARGETS, Engine, engine_target, server
+from tests.kernel.bpf.network import Network
 from tests.kernel.bpf.scheduling import burning, neighbour, wait_for, worked
 from tests.kernel.bpf.watched import Watched, watching
 from tests.kernel.bpf.wire import LAST, Client, chunk, chunked, event, pause, post, send
@@ -203,3 +204,49 @@ def test_thresholds_are_told_and_can_be_changed(empty: Watched) -> None:
         row = empty.watch(Target("a", TargetKind.ENGINE, *wanted))
         told = TARGET.unpack(thresholds.get(row.to_bytes(4, "little")) or b"")
         assert told[:5] == (*wanted, TargetKind.ENGINE)
+
+
+def test_engines_in_networks_of_their_own_may_listen_on_one_port(
+    empty: Watched, features: Features, make_cgroup: MakeGroup
+) -> None:
+    if not features.can_stream:
+        pytest.skip(f"this kernel can't follow streams: {features}")
+    alone = ("unshare", "--net")
+    groups = make_cgroup("one"), make_cgroup("other")
+    with (
+        server(groups[0], "127.0.0.1:8000", wrapper=alone) as (one, (port,)),
+        server(groups[1], "127.0.0.1:8000", wrapper=alone) as (other, (same,)),
+    ):
+        assert port == same
+        targets = [engine_target(group.v2.name, group, port) for group in groups]
+        empty.watch(*targets)
+        for group in groups:
+            empty.programs.attach(group.v2, group.stream_id)
+        rows = [empty.table.rows[target.name] for target in targets]
+        look = empty.look(rows[0])
+        for process, count in ((one, 1), (other, 2)):
+            with Network(process.pid).connect(port) as client:
+                client.run(send(chunked([event(1)] * count)))
+        ends = look.ends(2)
+        assert [(end.stream.slot, end.stream.chunks) for end in ends] == [
+            (rows[0], 1),
+            (rows[1], 2),
+        ]
+
+
+def test_engines_that_share_a_cgroup_are_told_apart_by_port(
+    empty: Watched, features: Features, make_cgroup: MakeGroup
+) -> None:
+    if not features.can_stream:
+        pytest.skip(f"this kernel can't follow streams: {features}")
+    group = make_cgroup("shared")
+    with server(group, "127.0.0.1", "127.0.0.1") as (_, ports):
+        targets = [engine_target(f"engine{port}", group, port) for port in ports]
+        empty.watch(*targets)
+        empty.programs.attach(group.v2, group.stream_id)
+        look = empty.look(1)
+        for port in ports:
+            with Client.to(port) as client:
+                client.run(send(chunked([event(1)])))
+        slots = [end.stream.slot for end in look.ends(2)]
+    assert slots == [empty.table.rows[target.name] for target in targets]

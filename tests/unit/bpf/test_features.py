@@ -1,3 +1,4 @@
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from bpf.features import (
     missing_capabilities,
     possible_cpus,
     probe,
+    ticks_a_second,
 )
 from bpf.libbpf import Libbpf
 
@@ -40,8 +42,13 @@ ALL = Features(
     cpu_on_v1=False,
     cgroup2=Path("/sys/fs/cgroup"),
 )
+COARSE = 6  # CLOCK_MONOTONIC_COARSE
 NOT_BPFFS = Path("/proc/self")
 NET_ADMIN, SYS_ADMIN, PERFMON, BPF = 1 << 12, 1 << 21, 1 << 38, 1 << 39
+
+
+def without(tracepoint: str) -> frozenset[str]:
+    return frozenset(TRACEPOINTS) - {tracepoint}
 
 
 def status(effective: int) -> str:
@@ -106,15 +113,39 @@ def test_with_everything_there_only_the_file_system_can_be_amiss() -> None:
         ({"socket_storage": False}, "streams", "socket storage"),
         ({"cgroup2": None}, "cgroup2", "no cgroup2 is mounted"),
         ({"missing_capabilities": ("CAP_BPF",)}, "privileges", "lacks CAP_BPF"),
+        ({"tracepoints": without("sock_send_length")}, "reads and writes", "older than 6.3"),
+        ({"tracepoints": without("sock_recv_length")}, "reads and writes", "older than 6.3"),
+        ({"tracepoints": without("tcp_send_reset")}, "tracepoints", "has no tcp_send_reset"),
     ],
 )
 def test_what_is_missing_is_said_with_what_it_costs(
-    lacking: dict[str, bool | tuple[str, ...] | None], name: str, said: str
+    lacking: dict[str, bool | tuple[str, ...] | frozenset[str] | None], name: str, said: str
 ) -> None:
     finding = found(replace(ALL, **lacking))[name]  # type: ignore[arg-type]
     assert not finding.ok
     assert said in finding.detail
     assert finding.cost
+
+
+def test_the_older_kernels_lack_of_two_tracepoints_is_said_once() -> None:
+    older = ALL.tracepoints - {"sock_send_length", "sock_recv_length"}
+    amiss = [each.name for each in findings(replace(ALL, tracepoints=older), NOT_BPFFS)]
+    assert found(replace(ALL, tracepoints=older))["tracepoints"].ok
+    assert amiss.count("reads and writes") == 1
+
+
+def test_ticks_are_those_the_kernel_was_built_with() -> None:
+    ticks = ticks_a_second()
+    assert ticks in {100, 250, 300, 1000}
+    # the coarse clock stands still between two ticks
+    started = time.clock_gettime_ns(COARSE)
+    while (first := time.clock_gettime_ns(COARSE)) == started:
+        pass
+    while (second := time.clock_gettime_ns(COARSE)) == first:
+        pass
+    ticks_between = (second - first) * ticks / 1e9
+    assert ticks_between == pytest.approx(round(ticks_between), abs=0.1)
+    assert round(ticks_between) >= 1
 
 
 @pytest.mark.parametrize(("on_v1", "said"), [(True, "cgroup v1"), (False, "cgroup v2")])
