@@ -208,16 +208,19 @@ def _several_events_a_chunk(random: Random) -> Exchange:
 
 
 def _events_across_chunks(random: Random) -> Exchange:
-    """As a proxy sends them that divides a body as it likes: a piece of nothing but the empty line
-    that ends an event shows nothing by itself."""
+    """As a proxy sends them that divides a body as it likes: a piece of empty lines alone shows
+    nothing unless it ends a line or an event."""
     newline = random.choice((b"\n", b"\n", b"\r\n"))
     tokens = [frames.completion(random, newline) for _ in range(random.randint(1, 40))]
     whole = frames.data_of(tuple(tokens))
     cuts = sorted({0, *_cuts(random, whole, 30), len(whole)})
     pieces = [whole[a:b] for a, b in pairwise(cuts)]
+    ended = [whole[:at].count(newline * 2) for at in cuts]
     shown = [
-        bool(piece.strip(b"\r\n")) or not whole[:at].endswith((b"\n", b"\n\r"))
-        for at, piece in zip(cuts, pieces, strict=False)
+        bool(whole[a:b].strip(b"\r\n"))
+        or not whole[:a].endswith((b"\n", b"\n\r"))
+        or ended[at] < ended[at + 1]
+        for at, (a, b) in enumerate(pairwise(cuts))
     ]
     truth = Truth(
         "events across chunks",

@@ -32,7 +32,7 @@ PATIENCE_S: Final = 120.0
 
 
 def measure(ground: Ground, idle_streams: int = 300, loaded_streams: int = 1_000) -> Part:
-    """Few streams on an idle machine; then some 50 at a time beside busy loops on the engine's CPU."""
+    """Few streams on an idle machine; then some 40 at a time beside busy loops on its CPU."""
     idle = _phase(ground, _plan(idle_streams, per_s=12), neighbours=0)
     loaded = _phase(ground, _plan(loaded_streams, per_s=100), neighbours=NEIGHBOURS)
     return {"idle": idle, "loaded": loaded}

@@ -90,9 +90,10 @@ class Traffic:
         client = Client.to(self._ports[connection.address], address, connection.receive_buffer)
         client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if connection.vanishes:
-            _take_only_short_packets(client.socket)
             self._parked.append(client)
             for exchange in connection.exchanges:
+                if exchange.then is Then.VANISH:
+                    _take_only_short_packets(client.socket)
                 self._exchange(client, exchange, slowly=False)
             return
         with client:
