@@ -196,7 +196,7 @@ class Actuator:
             self.event("undo", "limits", {"reason": reason, "restored": len(report.restored)})
 
     def drop(self, watch: EngineWatch, others: Iterable[EngineWatch], now_ns: int) -> None:
-        """An engine is gone from the targets: give back what we hold for it and close its link.
+        """An engine is gone from the targets: give back what we hold for it and close it.
 
         A quota stays where one of the `others` wants it too.
         """
@@ -207,8 +207,7 @@ class Actuator:
             if name in self._quotas:
                 self._give_back(name, self._groups[name])
                 del self._quotas[name]
-        if watch.link is not None:
-            watch.link.close()
+        watch.close()
 
     def reset(self) -> None:
         """An operator changed the mode: what others wrote before may be limited again."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from controller.actions import Proposal, ReleaseKnobs, SetKnobs
-from controller.attribution import Cause
+from controller.attribution import OUTSIDE, Cause
 from controller.engines.contract import Knob
 from controller.engines.page import EngineNow
 from controller.guards import DWELL_STEPS, Range, toward
@@ -52,11 +52,11 @@ def decide_batch(
 ) -> tuple[BatchMemory, Proposal | None]:
     """The next operating point, or None for no change.
 
-    Nothing is changed while the CPU is stolen, throttled or the network is at fault: a smaller
-    batch would cost throughput and cure nothing.
+    Nothing is changed while the CPU is stolen or throttled, or the cause is outside the engine's
+    batching: a smaller batch would cost throughput and cure nothing.
     """
     engine = signals.engine
-    if engine is None or cause in {Cause.NEIGHBOUR_CPU, Cause.OWN_QUOTA, Cause.NETWORK}:
+    if engine is None or cause in OUTSIDE | {Cause.NEIGHBOUR_CPU, Cause.OWN_QUOTA}:
         return memory, None
     dwelt = engine.steps - memory.changed_at_step >= DWELL_STEPS
     if model.trusted:

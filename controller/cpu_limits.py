@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from controller.actions import Action, Proposal, ReleaseLimit, SetQuota, SetWeight
-from controller.attribution import Cause
+from controller.attribution import OUTSIDE, Cause
 from controller.signals import Signals
 
 WEIGHT_FACTOR: Final = 10
@@ -76,13 +76,16 @@ class CpuView:
 def decide_cpu(
     view: CpuView, memory: CpuMemory, signals: Signals, cause: Cause
 ) -> tuple[CpuMemory, Proposal | None]:
-    """The next step of the ladder up, or of the way back down, or none."""
+    """The next step of the ladder up, or of the way back down, or none.
+
+    What more CPU would not cure is no reason to hold neighbours down: it counts as calm.
+    """
     now_ns = signals.now_ns
     if not signals.idle:
         memory = replace(memory, idle_ns=None)
     elif memory.idle_ns is None:
         memory = replace(memory, idle_ns=now_ns)
-    if cause is not Cause.NONE:
+    if cause is not Cause.NONE and cause not in OUTSIDE:
         memory = replace(memory, calm_ns=None)
         if cause is Cause.NEIGHBOUR_CPU:
             return _tighten(view, memory, signals)

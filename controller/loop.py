@@ -173,8 +173,7 @@ class Loop:
         """Give everything back and close what is open."""
         self._give_back("the controller stops")
         for watch in self._engines.values():
-            if watch.link is not None:
-                watch.link.close()
+            watch.close()
         self._selector.close()
 
     def _collect(self, now_ns: int) -> list[tuple[EngineWatch, Signals]]:
@@ -187,12 +186,16 @@ class Loop:
         injected = value if now_ns < until_ns else 0.0
         seen = []
         for watch in self._engines.values():
-            if watch.group is not None and now_ns - watch.throttling_at_ns >= THROTTLING_EVERY_NS:
-                watch.throttling_at_ns = now_ns
+            due = now_ns - watch.throttling_at_ns >= THROTTLING_EVERY_NS
+            # while something is late, what stops the engine has to be known at once
+            if watch.group is not None and (due or watch.at_risk):
                 try:
                     watch.throttled_ns = read_throttling(watch.group).throttled_ns
                 except CgroupError as error:
                     watch.group_detail = str(error)
+            if due:
+                watch.throttling_at_ns = now_ns
+                watch.look()
             signals = watch.take(
                 now_ns,
                 self._reader.counters(watch.row),

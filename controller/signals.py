@@ -2,9 +2,23 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from bpf.layout import Counters
 from controller.engines.page import EngineNow, Step
+from controller.pressure import Pressure
+from controller.progress import Stall
+from controller.unsent import Unsent
+
+NO_PRESSURE: Final = Pressure()
+NOTHING_UNSENT: Final = Unsent()
+
+
+LOST_PER_S: Final = 3.0
+"""More segments than this sent again in a second are the network's fault (seed B13), if they are
+also at least `LOST_SHARE` of the chunks: a thousand streams may lose one now and then."""
+
+LOST_SHARE: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +33,7 @@ class Sample:
     counters: Counters
     throttled_ns: int = 0
     neighbours_ns: int = 0
+    pressure: Pressure = NO_PRESSURE
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +41,9 @@ class Signals:
     """Sums over `window_ns`, and the engine's own state at its end.
 
     `engine` is None where the engine shows no page. `longest_step_ns` is the longest step that
-    ended in the window, `kv_per_seq` cached tokens for each running sequence.
+    ended in the window. `memory_ns` is time that tasks stood still for want of memory. `stall` is
+    a standstill under way or ended in the window, if it was longer than a gap may be.
+    `unsent` is about streams that can't send.
     """
 
     now_ns: int
@@ -38,6 +55,11 @@ class Signals:
     longest_step_ns: int = 0
     arrival_tokens_per_s: float = 0.0
     injected: float = 0.0
+    memory_ns: int = 0
+    limit_hits: int = 0
+    major_faults: int = 0
+    stall: Stall | None = None
+    unsent: Unsent = NOTHING_UNSENT
 
     @property
     def neighbour_pressure(self) -> float:
@@ -53,9 +75,32 @@ class Signals:
         return max(0, self.now_ns - self.engine.oldest_arrival_ns)
 
     @property
+    def stopped_ns(self) -> int:
+        """How long the standstill has lasted, or did; 0 without one."""
+        return self.stall.until_ns - self.stall.since_ns if self.stall is not None else 0
+
+    @property
+    def losing(self) -> bool:
+        """Whether so many segments are sent again that their streams' users notice.
+
+        A loss probe is sent on suspicion, to a client that was only late to acknowledge too: probes
+        count beside a segment that was lost for certain, not alone.
+        """
+        kernel = self.kernel
+        again, certain = kernel.retransmits, kernel.retransmits > kernel.loss_probes
+        often = again > 1 and again * 1e9 > LOST_PER_S * self.window_ns
+        return certain and often and again >= LOST_SHARE * kernel.chunks
+
+    @property
     def at_risk(self) -> bool:
-        """Whether a threshold was crossed: a gap, a TTFT, or a wait that is most of a gap."""
-        return bool(self.kernel.gaps_over or self.kernel.ttft_over or self.kernel.waits_over)
+        """Whether users wait or may soon: a threshold was crossed, or nothing gets through.
+
+        Thresholds are of gaps, TTFT and single waits for a CPU. A standstill, a stream that can't
+        send and segments sent again delay chunks that no gap is counted for yet, or ever.
+        """
+        kernel = self.kernel
+        crossed = kernel.gaps_over or kernel.ttft_over or kernel.waits_over
+        return bool(crossed or self.stall is not None or self.unsent.stuck or self.losing)
 
     @property
     def idle(self) -> bool:
@@ -71,6 +116,8 @@ def between(
     steps: Sequence[Step] = (),
     arrival_tokens_per_s: float = 0.0,
     injected: float = 0.0,
+    stall: Stall | None = None,
+    unsent: Unsent = NOTHING_UNSENT,
 ) -> Signals:
     """The signals of the window from `first` to `last`."""
     return Signals(
@@ -83,4 +130,9 @@ def between(
         longest_step_ns=max((step.step_ns for step in steps), default=0),
         arrival_tokens_per_s=arrival_tokens_per_s,
         injected=injected,
+        memory_ns=last.pressure.memory_ns - first.pressure.memory_ns,
+        limit_hits=last.pressure.limit_hits - first.pressure.limit_hits,
+        major_faults=last.pressure.major_faults - first.pressure.major_faults,
+        stall=stall,
+        unsent=unsent,
     )

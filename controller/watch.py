@@ -13,8 +13,11 @@ from controller.engines.link import EngineLink
 from controller.engines.page import EngineNow, Step
 from controller.limits.cgroup import Group
 from controller.policy_model import Engine
+from controller.pressure import Pressure, PressureReader
+from controller.progress import Progress, Stall
 from controller.signals import Sample, Signals, between
 from controller.step_model import StepModel, learn
+from controller.unsent import UnsentWatch
 
 WINDOW_NS: Final = 500_000_000
 ARRIVALS_NS: Final = 5_000_000_000
@@ -26,6 +29,8 @@ THROTTLING_EVERY_NS: Final = 250_000_000
 LOAD_EVERY_NS: Final = 100_000_000
 LOADS_KEPT: Final = 8
 """More than come between two status messages, so that a late one loses none."""
+STALL_NS: Final = 200_000_000
+"""A standstill shorter than this is not called one, however short a gap has to be."""
 
 
 class EngineWatch:
@@ -48,6 +53,10 @@ class EngineWatch:
         self.cause_ns: dict[str, int] = {}
         self.throttled_ns = 0
         self.throttling_at_ns = 0
+        self.group_pressure = Pressure()
+        self._pressure_reader = PressureReader(group) if group is not None else None
+        self._progress = Progress()
+        self._unsent = UnsentWatch(policy.slo.gap_ms * 1e6)
         self._samples: deque[Sample] = deque()
         self._steps: deque[Step] = deque()
         self._arrivals: deque[tuple[int, int]] = deque()
@@ -64,8 +73,10 @@ class EngineWatch:
         """Add one tick's figures; returns the signals of the window they end."""
         fresh = self.link.read_page() if self.link is not None else ()
         engine = self.link.now if self.link is not None else None
-        self._keep(Sample(now_ns, counters, self.throttled_ns, neighbours_ns), fresh)
+        pressure = self.group_pressure
+        self._keep(Sample(now_ns, counters, self.throttled_ns, neighbours_ns, pressure), fresh)
         self._keep_load(now_ns, engine)
+        self._progress.take(now_ns, counters, engine, pressure, self._used_ns)
         signals = between(
             self._samples[0],
             self._samples[-1],
@@ -73,10 +84,15 @@ class EngineWatch:
             self._steps,
             self._arrival_rate(now_ns, engine),
             injected,
+            self._stall(),
+            self._unsent.take(now_ns, counters),
         )
         elapsed_ns = now_ns - self.signals.now_ns if self.signals is not None else 0
         self.signals = signals
-        self.model = learn(self.model, fresh, signals.neighbour_pressure > DISTURBED)
+        disturbed = signals.neighbour_pressure > DISTURBED or bool(
+            signals.throttled_ns or signals.memory_ns or signals.stall
+        )
+        self.model = learn(self.model, fresh, disturbed)
         self.pressure = backpressure(
             signals,
             self.policy.slo.ttft_ms,
@@ -88,6 +104,23 @@ class EngineWatch:
             cause = str(self.verdict.cause)
             self.cause_ns[cause] = self.cause_ns.get(cause, 0) + elapsed_ns
         return signals
+
+    @property
+    def at_risk(self) -> bool:
+        """Whether something was late, or nothing got through, in the window before."""
+        return self.signals is not None and self.signals.at_risk
+
+    def look(self) -> None:
+        """Read what the kernel says of the engine's cgroups; a few times a second is enough."""
+        if self._pressure_reader is not None:
+            self.group_pressure = self._pressure_reader.read()
+
+    def close(self) -> None:
+        """Close what is open."""
+        if self._pressure_reader is not None:
+            self._pressure_reader.close()
+        if self.link is not None:
+            self.link.close()
 
     def restart_window(self) -> None:
         """Judge what follows by itself: something was just changed."""
@@ -129,6 +162,12 @@ class EngineWatch:
             "cause_meaning": MEANING[self.verdict.cause],
             "evidence": dict(self.verdict.evidence),
             "cause_ns": dict(self.cause_ns),
+            "lost": {
+                "throttled_ns": self.throttled_ns,
+                "memory_ns": self.group_pressure.memory_ns,
+                "limit_hits": self.group_pressure.limit_hits,
+                "major_faults": self.group_pressure.major_faults,
+            },
             "cpu_weight": None
             if self.base_weight is None
             else {"value": self.cpu.weight or self.base_weight, "base": self.base_weight},
@@ -143,6 +182,19 @@ class EngineWatch:
                 "steps": self.model.steps,
             },
         }
+
+    def _used_ns(self) -> int | None:
+        """Asked while nothing comes of the work: then why has to be known soon too."""
+        self.look()
+        return self._pressure_reader.used_ns() if self._pressure_reader is not None else None
+
+    def _stall(self) -> Stall | None:
+        """The standstill that matters to the window."""
+        stall = self._progress.stall
+        if stall is None or stall.until_ns < self._samples[0].now_ns:
+            return None
+        long = stall.until_ns - stall.since_ns >= max(STALL_NS, self.policy.slo.gap_ms * 1e6)
+        return stall if long else None
 
     def _keep(self, sample: Sample, steps: Sequence[Step]) -> None:
         self._samples.append(sample)

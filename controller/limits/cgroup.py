@@ -85,7 +85,7 @@ def parse_mountinfo(text: str) -> Hierarchies:
     """
     v2: list[Mount] = []
     v1_cpu: list[Mount] = []
-    for kind, mount, controllers in _cgroup_mounts(text):
+    for kind, mount, controllers in cgroup_mounts(text):
         if kind == "cgroup2":
             v2.append(mount)
         elif "cpu" in controllers:
@@ -95,7 +95,19 @@ def parse_mountinfo(text: str) -> Hierarchies:
 
 def mount_points(text: str) -> tuple[Path, ...]:
     """Every cgroup mount point, of either version and any controller, in mountinfo's order."""
-    return tuple(mount.point for _, mount, _ in _cgroup_mounts(text))
+    return tuple(mount.point for _, mount, _ in cgroup_mounts(text))
+
+
+def cgroup_mounts(text: str) -> Iterator[tuple[str, Mount, list[str]]]:
+    """Every cgroup mount in the text of mountinfo: its type, itself, and its options."""
+    for line in text.split("\n"):
+        before, separator, after = line.partition(" - ")
+        fields, tail = before.split(" "), after.split(" ")
+        if not separator or len(fields) < 6 or len(tail) < 3:
+            continue
+        if tail[0] in ("cgroup", "cgroup2"):
+            mount = Mount(Path(_unescape(fields[4])), _unescape(fields[3]))
+            yield tail[0], mount, tail[2].split(",")
 
 
 def parse_membership(text: str) -> Membership:
@@ -214,17 +226,6 @@ def _refused(what: str, file: Path, error: OSError) -> CgroupError:
     gone = isinstance(error, FileNotFoundError | NotADirectoryError) or error.errno == errno.ENODEV
     kind = CgroupGoneError if gone else CgroupError
     return kind(f"could not {what} '{file}': {error.strerror}")
-
-
-def _cgroup_mounts(text: str) -> Iterator[tuple[str, Mount, list[str]]]:
-    for line in text.split("\n"):
-        before, separator, after = line.partition(" - ")
-        fields, tail = before.split(" "), after.split(" ")
-        if not separator or len(fields) < 6 or len(tail) < 3:
-            continue
-        if tail[0] in ("cgroup", "cgroup2"):
-            mount = Mount(Path(_unescape(fields[4])), _unescape(fields[3]))
-            yield tail[0], mount, tail[2].split(",")
 
 
 def _unescape(field: str) -> str:

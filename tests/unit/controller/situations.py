@@ -4,7 +4,9 @@ from typing import Any, Final
 
 from bpf.layout import Counters
 from controller.engines.page import EngineNow
+from controller.progress import Stall
 from controller.signals import Signals
+from controller.unsent import Unsent
 
 MS: Final = 1_000_000
 SECOND: Final = 1_000_000_000
@@ -17,6 +19,9 @@ def window(
     longest_step_ns: int = 0,
     arrival_tokens_per_s: float = 0.0,
     injected: float = 0.0,
+    memory_ns: int = 0,
+    stall: Stall | None = None,
+    unsent: Unsent | None = None,
     **counters: Any,
 ) -> Signals:
     """Half a second; `counters` are the kernel's figures for it."""
@@ -29,6 +34,9 @@ def window(
         longest_step_ns=longest_step_ns,
         arrival_tokens_per_s=arrival_tokens_per_s,
         injected=injected,
+        memory_ns=memory_ns,
+        stall=stall,
+        unsent=unsent or Unsent(),
     )
 
 

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ from bpf.layout import Counters
 from controller.attribution import MEANING, MIN_WANTED_NS, Cause, attribute
 from controller.engines.page import EngineNow
 from controller.policy_model import Slo
+from controller.progress import Stall
 from controller.signals import Signals
+from controller.unsent import Unsent
 
 from .situations import MS, SECOND, window
 
@@ -22,11 +25,103 @@ RUNNING = EngineNow(running=8)
 BUSY = {"run_ns": 400 * MS, "chunks": 50}
 NEIGHBOURS = {"run_ns": 300 * MS, "wait_ns": 100 * MS, "wait_other_ns": 100 * MS}
 
+STUCK = Unsent(stuck=1)
+STALL = Stall(99 * SECOND, 100 * SECOND)
+
 SITUATIONS: dict[str, tuple[dict[str, Any], Cause]] = {
     "nothing happens": ({}, Cause.NONE),
     "everything is on time": ({**BUSY, "engine": RUNNING}, Cause.NONE),
     "neighbours hold the CPU but nothing is late": (NEIGHBOURS, Cause.NONE),
-    "segments are lost but nothing is late": ({**BUSY, "retransmits": 9}, Cause.NONE),
+    "a segment is lost but nothing is late": ({**BUSY, "retransmits": 1}, Cause.NONE),
+    "so many segments are lost that users notice": ({**BUSY, "retransmits": 9}, Cause.NETWORK),
+    "many segments are lost while steps are long and nothing is late": (
+        {**BUSY, "retransmits": 9, "longest_step_ns": 300 * MS, "engine": RUNNING},
+        Cause.NETWORK,
+    ),
+    "many segments are lost while steps are long and gaps late": (
+        {**BUSY, "retransmits": 9, "gaps_over": 3, "longest_step_ns": 300 * MS, "engine": RUNNING},
+        Cause.BATCH,
+    ),
+    "many segments are lost while no step is as long as the late gaps": (
+        {**BUSY, "retransmits": 9, "gaps_over": 3, "longest_step_ns": LONG_STEP, "engine": RUNNING},
+        Cause.NETWORK,
+    ),
+    "a client's window is full": (
+        {**BUSY, "writes_stalled": 9, "writes_held": 8, "unsent": STUCK},
+        Cause.SLOW_READER,
+    ),
+    "a client's window is full and drops what does not fit": (
+        {**BUSY, "writes_stalled": 9, "writes_held": 8, "retransmits": 5, "unsent": STUCK},
+        Cause.SLOW_READER,
+    ),
+    "bytes can't leave though the client has room": (
+        {**BUSY, "writes_stalled": 9, "writes_held": 1, "unsent": STUCK},
+        Cause.NETWORK,
+    ),
+    "a sender backs off from a network that lost its segments": (
+        {**BUSY, "unsent": Unsent(stuck=1, stalled=40, again=6)},
+        Cause.NETWORK,
+    ),
+    "a client has stopped reading for so long that nothing is written to it": (
+        {**BUSY, "unsent": Unsent(stuck=1, stalled=40, held=40)},
+        Cause.SLOW_READER,
+    ),
+    "bytes can't leave and the kernel says nothing of writes": (
+        {**BUSY, "unsent": STUCK},
+        Cause.SLOW_READER,
+    ),
+    "bytes can't leave, segments are sent again, and the kernel says nothing of writes": (
+        {**BUSY, "unsent": Unsent(stuck=1, again=6)},
+        Cause.NETWORK,
+    ),
+    "a late gap was spent with unsent bytes": (
+        {**BUSY, "gaps_over": 1, "blocked_ns": 300 * MS, "writes_stalled": 5, "writes_held": 5},
+        Cause.SLOW_READER,
+    ),
+    "a client does not read while long steps make others late": (
+        {**BUSY, "gaps_over": 3, "longest_step_ns": 300 * MS, "engine": RUNNING, "unsent": STUCK},
+        Cause.BATCH,
+    ),
+    "tasks stood still for memory and gaps are late": (
+        {**BUSY, "gaps_over": 1, "memory_ns": 60 * MS, "longest_step_ns": LONG_STEP},
+        Cause.MEMORY,
+    ),
+    "tasks hardly stood still for memory": (
+        {**BUSY, "gaps_over": 1, "memory_ns": 40 * MS, "longest_step_ns": LONG_STEP},
+        Cause.BATCH,
+    ),
+    "memory cost more than neighbours did": (
+        {**NEIGHBOURS, "gaps_over": 1, "memory_ns": 150 * MS},
+        Cause.MEMORY,
+    ),
+    "memory cost less than neighbours did": (
+        {**NEIGHBOURS, "gaps_over": 1, "memory_ns": 60 * MS},
+        Cause.NEIGHBOUR_CPU,
+    ),
+    "the engine has work and does nothing": (
+        {"stall": STALL, "engine": RUNNING},
+        Cause.ENGINE_STOPPED,
+    ),
+    "the engine did nothing, and the step it was in looks long": (
+        {"stall": STALL, "engine": RUNNING, "gaps_over": 3, "longest_step_ns": 900 * MS},
+        Cause.ENGINE_STOPPED,
+    ),
+    "the engine does nothing because its quota is used up": (
+        {"stall": STALL, "throttled_ns": 300 * MS},
+        Cause.OWN_QUOTA,
+    ),
+    "the engine does nothing because its memory is used up": (
+        {"stall": replace(STALL, out_of_memory=True)},
+        Cause.MEMORY,
+    ),
+    "the engine does nothing but wait for memory": (
+        {"stall": replace(STALL, memory_ns=500 * MS)},
+        Cause.MEMORY,
+    ),
+    "the engine does nothing because it gets no CPU at all": (
+        {"stall": replace(STALL, starved_ns=700 * MS)},
+        Cause.NEIGHBOUR_CPU,
+    ),
     "steps are long but nothing is late": (
         {**BUSY, "longest_step_ns": LONG_STEP, "engine": RUNNING},
         Cause.NONE,
@@ -48,7 +143,15 @@ SITUATIONS: dict[str, tuple[dict[str, Any], Cause]] = {
         Cause.NEIGHBOUR_CPU,
     ),
     "the own quota stops an engine that never waits for a CPU": (
-        {**BUSY, "gaps_over": 1, "throttled_ns": 1},
+        {**BUSY, "gaps_over": 1, "throttled_ns": 25 * MS},
+        Cause.OWN_QUOTA,
+    ),
+    "the own quota stops the engine for too short to matter": (
+        {**BUSY, "gaps_over": 1, "throttled_ns": 24 * MS, "engine": RUNNING},
+        Cause.UNKNOWN,
+    ),
+    "every thread of the engine waits for its own quota": (
+        {"run_ns": 100 * MS, "wait_ns": 1600 * MS, "throttled_ns": 400 * MS, "gaps_over": 4},
         Cause.OWN_QUOTA,
     ),
     "neighbours hold the CPU while segments are lost": (
@@ -140,8 +243,14 @@ def windows(draw: st.DrawFn) -> Signals:
             ttft_over=draw(small),
             waits_over=draw(small),
             retransmits=draw(small),
+            writes_stalled=draw(small),
+            writes_held=draw(small),
+            blocked_ns=draw(durations),
         ),
         throttled_ns=draw(durations),
+        memory_ns=draw(durations),
+        stall=draw(st.none() | st.just(STALL)),
+        unsent=draw(st.builds(Unsent, small, small, small, small)),
         engine=draw(st.none() | st.builds(EngineNow, waiting=small, running=small)),
         longest_step_ns=draw(durations),
     )
@@ -161,6 +270,22 @@ def test_a_batch_is_never_blamed_while_neighbours_hold_the_cpu(
     cause = attribute(signals, SLO, threshold).cause
     if wanted_ns >= MIN_WANTED_NS and signals.neighbour_pressure >= threshold:
         assert cause not in {Cause.BATCH, Cause.QUEUE, Cause.NETWORK, Cause.UNKNOWN}
+
+
+@given(windows())
+def test_neither_batch_nor_queue_is_blamed_unless_something_of_the_engines_is_late(
+    signals: Signals,
+) -> None:
+    kernel = signals.kernel
+    if not (kernel.gaps_over or kernel.ttft_over or kernel.waits_over):
+        assert attribute(signals, SLO, PRESSURE).cause not in {Cause.BATCH, Cause.QUEUE}
+
+
+@given(windows(), st.integers(1, 3))
+def test_a_batch_is_never_blamed_for_bytes_that_cannot_leave(signals: Signals, stuck: int) -> None:
+    blocked = replace(signals, unsent=replace(signals.unsent, stuck=stuck))
+    if signals.longest_step_ns < SLO.gap_ms * MS:
+        assert attribute(blocked, SLO, PRESSURE).cause not in {Cause.BATCH, Cause.QUEUE}
 
 
 @given(windows())

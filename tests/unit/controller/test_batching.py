@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from controller.actions import ReleaseKnobs, SetKnobs
-from controller.attribution import Cause
+from controller.attribution import OUTSIDE, Cause
 from controller.batching import BLIND_CUT, BUDGET, RUNNING, BatchMemory, BatchView, decide_batch
 from controller.engines.contract import Knob
 from controller.engines.page import EngineNow
@@ -123,7 +123,7 @@ def test_a_running_cap_that_binds_nothing_is_left_alone() -> None:
     assert RUNNING not in memory.point
 
 
-@pytest.mark.parametrize("cause", [Cause.NEIGHBOUR_CPU, Cause.OWN_QUOTA, Cause.NETWORK])
+@pytest.mark.parametrize("cause", [Cause.NEIGHBOUR_CPU, Cause.OWN_QUOTA, *sorted(OUTSIDE)])
 @pytest.mark.parametrize("model", [TRUSTED, UNTRUSTED], ids=["trusted", "untrusted"])
 def test_nothing_is_changed_for_a_fault_that_is_not_the_batchs(
     cause: Cause, model: StepModel

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from controller.actions import Action, ReleaseLimit, SetQuota, SetWeight
-from controller.attribution import Cause
+from controller.attribution import OUTSIDE, Cause
 from controller.cpu_limits import (
     IDLE_AFTER_NS,
     QUOTA_AFTER_NS,
@@ -193,7 +193,9 @@ def test_neighbours_that_cannot_have_held_the_cpu_get_no_quota() -> None:
     assert not ladder.quotas
 
 
-@pytest.mark.parametrize("cause", [c for c in Cause if c not in {Cause.NONE, Cause.NEIGHBOUR_CPU}])
+@pytest.mark.parametrize(
+    "cause", [c for c in Cause if c not in OUTSIDE | {Cause.NONE, Cause.NEIGHBOUR_CPU}]
+)
 def test_another_cause_changes_nothing_and_ends_the_calm(cause: Cause) -> None:
     ladder = Ladder()
     ladder.until_quota()
@@ -202,6 +204,19 @@ def test_another_cause_changes_nothing_and_ends_the_calm(cause: Cause) -> None:
     assert ladder.tick(stolen(), cause) == []
     ladder.calm(2)
     assert (ladder.weight, ladder.quotas) == held
+
+
+@pytest.mark.parametrize("cause", sorted(OUTSIDE))
+def test_what_more_cpu_would_not_cure_limits_nobody_and_counts_as_calm(cause: Cause) -> None:
+    ladder = Ladder()
+    assert ladder.tick(stolen(), cause) == []
+    assert (ladder.weight, ladder.quotas) == (None, {})
+    ladder.until_quota()
+    ladder.calm(RELAX_AFTER_NS / SECOND - 1)
+    held = dict(ladder.quotas)
+    ladder.tick(stolen(), cause)
+    ladder.calm(2)
+    assert sum(ladder.quotas.values()) > sum(held.values())
 
 
 def test_on_the_way_back_quotas_grow_and_go_before_the_weight() -> None:

@@ -1,10 +1,14 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from bpf.layout import Counters
 from controller.engines.page import EngineNow, Step
+from controller.pressure import Pressure
+from controller.progress import Stall
 from controller.signals import Sample, between
+from controller.unsent import Unsent
 
 from .situations import MS, window
 
@@ -60,7 +64,36 @@ def test_any_crossed_threshold_is_a_risk(crossed: str) -> None:
 
 
 def test_waiting_and_retransmits_alone_are_no_risk() -> None:
-    assert not window(wait_ns=10, wait_other_ns=10, waits=3, retransmits=5, gaps=7).at_risk
+    assert not window(wait_ns=10, wait_other_ns=10, waits=3, retransmits=1, gaps=7).at_risk
+
+
+@pytest.mark.parametrize(
+    ("again", "chunks", "losing"),
+    [(2, 50, True), (1, 1, False), (2, 0, True), (4, 400, True), (3, 400, False)],
+)
+def test_so_many_segments_sent_again_are_a_risk(again: int, chunks: int, losing: bool) -> None:
+    # in half a second: more than three a second, and a hundredth of the chunks
+    signals = window(retransmits=again, chunks=chunks)
+    assert (signals.losing, signals.at_risk) == (losing, losing)
+
+
+def test_loss_probes_alone_are_no_risk() -> None:
+    assert not window(retransmits=9, loss_probes=9, chunks=50).at_risk
+    assert window(retransmits=9, loss_probes=8, chunks=50).at_risk
+
+
+def test_a_standstill_and_streams_that_cannot_send_are_a_risk() -> None:
+    assert replace(window(), stall=Stall(0, 300 * MS)).at_risk
+    assert replace(window(), stall=Stall(0, 300 * MS)).stopped_ns == 300 * MS
+    assert replace(window(), unsent=Unsent(stuck=1)).at_risk
+    assert not replace(window(), unsent=Unsent(stalled=9, held=9, again=9)).at_risk
+
+
+def test_what_memory_cost_is_that_of_the_window() -> None:
+    first = Sample(0, Counters(), pressure=Pressure(5, 1, 2, 3))
+    last = Sample(9, Counters(), pressure=Pressure(9, 1, 4, 10, True))
+    found = between(first, last)
+    assert (found.memory_ns, found.limit_hits, found.major_faults) == (4, 2, 7)
 
 
 def test_idle_is_no_traffic_and_nothing_under_way() -> None:

@@ -1,0 +1,161 @@
+"""What the kernel says of an engine's cgroups: the CPU time they used, and what memory cost them.
+
+CPU time and pressure stall information (PSI) come from the v2 tree, which has them without any
+controller; limits hit come from wherever the memory controller is. Every file is opened once and
+read with one system call (3 to 4 µs here, against 20 to 30 with an open).
+"""
+
+import os
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from controller.limits.cgroup import MOUNTINFO, CgroupError, Group, Mount, cgroup_mounts
+
+_READ_BYTES: Final = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """Totals since the cgroups were made, in ns and events; 0 where the kernel does not say.
+
+    `memory_ns`: some task stood still for want of memory. `starved_ns`: some task was runnable and
+    had no CPU. `limit_hits`: allocations that found the group's memory limit in their way.
+    `out_of_memory` is of now: tasks wait until memory is freed (v1 without its OOM killer).
+    """
+
+    memory_ns: int = 0
+    starved_ns: int = 0
+    limit_hits: int = 0
+    major_faults: int = 0
+    out_of_memory: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The directories that tell of a process: None where there is none of its own."""
+
+    v2: Path | None
+    memory: Path | None
+
+
+def parse_psi(text: str) -> int:
+    """The total of the `some` line in ns; `ValueError` if there is none.
+
+    The format is that of Documentation/accounting/psi.rst, whose totals are in µs.
+    """
+    found = re.search(r"^some .*\btotal=(\d+)", text, re.MULTILINE)
+    if found is None:
+        raise ValueError(f"no total in {text[:80]!r}")
+    return int(found[1]) * 1_000
+
+
+def parse_figures(text: str) -> dict[str, int]:
+    """A flat keyed file such as memory.stat, memory.events or cpu.stat."""
+    pairs = (line.split(" ", 1) for line in text.splitlines())
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
+
+
+def places_of(mountinfo: str, membership: str) -> Places:
+    """Where a process's v2 group and memory group are, from /proc/PID/mountinfo and cgroup.
+
+    The root group is everybody's, so it counts as none.
+    """
+    paths: dict[str, str] = {}
+    for line in membership.splitlines():
+        _, _, rest = line.partition(":")
+        names, _, path = rest.partition(":")
+        paths |= dict.fromkeys(names.split(","), path)
+    v2 = memory = None
+    for kind, mount, controllers in cgroup_mounts(mountinfo):
+        if kind == "cgroup2":
+            v2 = v2 or _directory(mount, paths.get(""))
+        elif "memory" in controllers:
+            memory = memory or _directory(mount, paths.get("memory"))
+    return Places(v2, memory if memory is not None or "memory" in paths else v2)
+
+
+class PressureReader:
+    """Reads them for the processes of one group. Nothing here raises: what can't be read is 0."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._files: dict[str, int] = {}
+        self._version = 0
+
+    def used_ns(self) -> int | None:
+        """CPU time used, exact to a timer tick even while a thread runs on; None if not known."""
+        text = self._text("cpu.stat")
+        figures = parse_figures(text)
+        return figures["usage_usec"] * 1_000 if "usage_usec" in figures else None
+
+    def read(self) -> Pressure:
+        """All the rest."""
+        if not self._files:
+            self._open()
+        stat = parse_figures(self._text("memory.stat"))
+        if self._version == 1:
+            hits = self._text("memory.failcnt").strip()
+            waits = parse_figures(self._text("memory.oom_control"))
+            return Pressure(
+                memory_ns=self._psi("memory.pressure"),
+                starved_ns=self._psi("cpu.pressure"),
+                limit_hits=int(hits) if hits.isdecimal() else 0,
+                major_faults=stat.get("total_pgmajfault", 0),
+                out_of_memory=bool(waits.get("under_oom")),
+            )
+        events = parse_figures(self._text("memory.events"))
+        return Pressure(
+            memory_ns=self._psi("memory.pressure"),
+            starved_ns=self._psi("cpu.pressure"),
+            limit_hits=events.get("high", 0) + events.get("max", 0),
+            major_faults=stat.get("pgmajfault", 0),
+        )
+
+    def close(self) -> None:
+        """Close what is open."""
+        for fd in self._files.values():
+            os.close(fd)
+        self._files.clear()
+
+    def _open(self) -> None:
+        try:
+            (pid, *_) = (self._group.directory / "cgroup.procs").read_text().split()
+            membership = Path("/proc", pid, "cgroup").read_text()
+            places = places_of(MOUNTINFO.read_text(), membership)
+        except (OSError, ValueError):
+            return  # nothing runs in the group yet
+        self._version = 2 if places.memory == places.v2 else 1
+        for directory, names in (
+            (places.v2, ("cpu.stat", "cpu.pressure", "memory.pressure")),
+            (
+                places.memory,
+                ("memory.stat", "memory.events", "memory.failcnt", "memory.oom_control"),
+            ),
+        ):
+            for name in names if directory is not None else ():
+                assert directory is not None
+                with suppress(OSError):
+                    self._files[name] = os.open(directory / name, os.O_RDONLY | os.O_CLOEXEC)
+
+    def _text(self, name: str) -> str:
+        fd = self._files.get(name)
+        try:
+            return os.pread(fd, _READ_BYTES, 0).decode() if fd is not None else ""
+        except OSError:
+            return ""  # PSI is switched off, or the group is gone
+
+    def _psi(self, name: str) -> int:
+        with suppress(ValueError):
+            return parse_psi(self._text(name))
+        return 0
+
+
+def _directory(mount: Mount, path: str | None) -> Path | None:
+    if path is None or path == "/":
+        return None
+    with suppress(CgroupError):
+        return mount.directory(path)
+    return None
