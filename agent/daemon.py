@@ -23,6 +23,7 @@ from agent.api import admin_app
 from agent.discovery import Discovery, Surroundings
 from agent.history import Moment
 from agent.http import HttpError, metrics_app, tcp_server, unix_server
+from agent.judge import Judge
 from agent.metrics import EngineFigures, Figures, FiguresCollector, NeighbourFigures
 from agent.node import HISTOGRAMS, Node
 from agent.notify import notify
@@ -31,6 +32,7 @@ from agent.sampler import Sampler
 from agent.spans import Meanwhile, SpanCounts
 from agent.stages import stage_reports
 from agent.state import State
+from agent.stream_cause import StreamVerdict
 from agent.streams import take
 from agent.supervisor import Supervisor
 from agent.tracing import start_tracing
@@ -54,7 +56,6 @@ _TICK_S: Final = 0.1
 _MOMENT_S: Final = 1.0
 _QUEUES_S: Final = 0.25
 _RATE_WINDOW_S: Final = 10.0
-_CAUSE_WINDOW_S: Final = 10.0
 _LOG: Final = logging.getLogger("sits.daemon")
 
 
@@ -89,6 +90,7 @@ class Daemon:
         self._discovery = Discovery(policy, hierarchies)
         self._slos = {engine.name: engine.slo for engine in policy.engines}
         self._names: Mapping[int, str] = {}
+        self._judge = Judge(self._state, self._slos, self._take)
         self._tracing, problem = start_tracing(policy, self._meanwhile)
         self._state.set_problems("spans", [problem] if problem else [])
         self._node = Node(policy)
@@ -161,6 +163,7 @@ class Daemon:
                     self._supervisor.tell(self._sampler.queues())
                 for message in self._supervisor.receive():
                     self._said(message)
+                self._judge.settle()
                 selector.select(_TICK_S)
                 self._node.consume()
                 with suppress(BlockingIOError):
@@ -182,6 +185,7 @@ class Daemon:
         self._admin.stop()
         self._supervisor.stop()
         self._sampler.stop()
+        self._judge.settle(at_once=True)
         if self._tracing is not None:
             self._tracing.close()
         self._event("stop", "sitsd", {})
@@ -194,6 +198,8 @@ class Daemon:
         surroundings = self._discovery.look()
         # an engine that is gone ended its streams: that has to be heard while its row has its name
         self._node.consume()
+        if any(not found.present for found in surroundings.engines):
+            self._judge.settle(at_once=True)
         for found in surroundings.engines:
             if not found.present:
                 self._state.streams.forget(found.name)
@@ -233,15 +239,16 @@ class Daemon:
 
     def _on_event(self, event: Event) -> None:
         name = self._names.get(event.stream.slot)
-        slo = self._slos.get(name or "")
-        if name is None or slo is None:
+        if name is None or name not in self._slos:
             return
-        with self._state.lock:
-            cause = self._state.history(name).worst_cause(_CAUSE_WINDOW_S)
-        ended = take(self._state.streams, event, name, slo, cause)
+        self._sampler.heard(name, event.stream.connection)
+        self._judge.take(name, event)
+
+    def _take(self, name: str, event: Event, verdict: StreamVerdict) -> None:
+        cause, evidence = str(verdict.cause), verdict.evidence
+        ended = take(self._state.streams, event, name, self._slos[name], cause, evidence)
         if ended is not None:
             self._state.count_end(name, ended.reason, ended.good)
-        self._sampler.heard(name, event.stream.connection)
         if self._tracing is not None:
             self._tracing.stream(name, event, ended)
 
@@ -262,6 +269,8 @@ class Daemon:
             self._tracing.forget_open()
 
     def _remember(self) -> None:
+        culprits, roles = self._node.culprits(), self._node.roles()
+        rows = self._node.rows
         if self._tracing is not None:
             problem = self._tracing.problem
             said = f"spans do not reach the collector: {problem}"
@@ -275,9 +284,30 @@ class Daemon:
                 ttft,
                 gap,
                 wait,
+                self._state.lost(engine.name),
+                self._state.take_peaks(engine.name),
             )
+            row = rows.get(engine.name)
             with self._state.lock:
                 self._state.history(engine.name).add(moment)
+                self._state.culprits[engine.name].take(
+                    moment.at_ns,
+                    {(c.cgroup, c.command): (c.wait_ns, c.waits) for c in culprits if c.row == row},
+                )
+                self._state.threads[engine.name].take(
+                    moment.at_ns,
+                    {
+                        role.name: (
+                            role.wait_ns,
+                            role.waits,
+                            role.wait_other_ns,
+                            role.run_ns,
+                            role.involuntary,
+                        )
+                        for role in roles
+                        if role.row == row
+                    },
+                )
 
     def _said(self, message: Mapping[str, Any]) -> None:
         match message["type"]:
@@ -354,6 +384,7 @@ class Daemon:
                 wait=node.histogram("wait", engine.name),
                 ends=state.ends(engine.name),
                 good=state.good(engine.name),
+                slow=state.slow(engine.name),
                 status=state.engine_status(engine.name),
                 cause_ns=state.cause_ns(engine.name),
                 slo_ms={"ttft": engine.slo.ttft_ms, "gap": engine.slo.gap_ms},

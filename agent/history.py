@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from bpf.histogram import EMPTY, Histogram
@@ -15,7 +15,11 @@ HISTOGRAMS_KEPT: Final = 120
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What had been counted by `at_ns`: everything in it only grows."""
+    """What had been counted by `at_ns`. Everything in it only grows, but for `peaks`.
+
+    `lost` is what the controller counts of the engine's cgroups; `peaks` are the largest figures
+    since the moment before.
+    """
 
     at_ns: int
     counters: Counters
@@ -23,6 +27,8 @@ class Moment:
     ttft: Histogram = EMPTY
     gap: Histogram = EMPTY
     wait: Histogram = EMPTY
+    lost: Mapping[str, int] = field(default_factory=dict)
+    peaks: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +41,8 @@ class Window:
     ttft: Histogram
     gap: Histogram
     wait: Histogram
+    lost: Mapping[str, int] = field(default_factory=dict)
+    peaks: Mapping[str, float] = field(default_factory=dict)
 
 
 class History:
@@ -51,7 +59,9 @@ class History:
         if len(self._moments) > HISTOGRAMS_KEPT:
             old = self._moments[-HISTOGRAMS_KEPT - 1]
             if old.ttft is not EMPTY:
-                self._moments[-HISTOGRAMS_KEPT - 1] = Moment(old.at_ns, old.counters, old.cause_ns)
+                self._moments[-HISTOGRAMS_KEPT - 1] = replace(
+                    old, ttft=EMPTY, gap=EMPTY, wait=EMPTY
+                )
 
     def window(self, seconds: float) -> Window | None:
         """The last `seconds`, or as much of them as is known; None with less than two moments."""
@@ -65,13 +75,22 @@ class History:
         return Window(
             seconds=(last.at_ns - first.at_ns) / 1e9,
             counters=last.counters.since(first.counters),
-            cause_ns={
-                cause: ns - first.cause_ns.get(cause, 0) for cause, ns in last.cause_ns.items()
-            },
+            cause_ns=_added(last.cause_ns, first.cause_ns),
             ttft=last.ttft.since(base.ttft),
             gap=last.gap.since(base.gap),
             wait=last.wait.since(base.wait),
+            lost=_added(last.lost, first.lost),
+            peaks=self._peaks(first.at_ns),
         )
+
+    def _peaks(self, since_ns: int) -> dict[str, float]:
+        peaks: dict[str, float] = {}
+        for moment in reversed(self._moments):
+            if moment.at_ns <= since_ns:
+                break
+            for name, value in moment.peaks.items():
+                peaks[name] = max(value, peaks.get(name, value))
+        return peaks
 
     def worst_cause(self, seconds: float) -> str:
         """The cause that was at work longest in the last `seconds`; `none` if none was."""
@@ -80,6 +99,10 @@ class History:
             return "none"
         causes = {cause: ns for cause, ns in window.cause_ns.items() if ns > 0}
         return max(causes, key=lambda cause: causes[cause], default="none")
+
+
+def _added(now: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:
+    return {name: value - before.get(name, 0) for name, value in now.items()}
 
 
 def _went_back(before: Counters, after: Counters) -> bool:

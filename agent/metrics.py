@@ -83,6 +83,7 @@ class EngineFigures:
     wait: Histogram = EMPTY
     ends: Mapping[str, int] = field(default_factory=dict)
     good: int = 0
+    slow: Mapping[str, int] = field(default_factory=dict)
     status: Mapping[str, Any] | None = None
     cause_ns: Mapping[str, int] = field(default_factory=dict)
     slo_ms: Mapping[str, float] = field(default_factory=dict)
@@ -247,6 +248,11 @@ def _streams(engines: tuple[EngineFigures, ...]) -> Iterator[Metric]:
             "Of these, that left bytes unsent when they returned.",
             "writes_stalled",
         ),
+        (
+            "sits_writes_held",
+            "Of the stalled, that a client's full window held.",
+            "writes_held",
+        ),
         ("sits_writes_again", "Writes refused for want of room (EAGAIN).", "write_again"),
     ):
         family = CounterMetricFamily(name, text, labels=["engine"])
@@ -286,16 +292,23 @@ def _streams(engines: tuple[EngineFigures, ...]) -> Iterator[Metric]:
         "Streams that met their SLO since the agent's start.",
         labels=["engine"],
     )
+    slow = CounterMetricFamily(
+        "sits_slow_streams",
+        "Streams with a late first chunk or gap since the agent's start, by cause.",
+        labels=["engine", "cause"],
+    )
     active = GaugeMetricFamily("sits_streams_active", "Streams under way.", labels=["engine"])
     slo = GaugeMetricFamily("sits_slo_seconds", "The policy's SLO.", labels=["engine", "of"])
     for engine in engines:
         for reason, count in engine.ends.items():
             ends.add_metric([engine.name, reason], count)
         good.add_metric([engine.name], engine.good)
+        for cause, count in engine.slow.items():
+            slow.add_metric([engine.name, cause], count)
         active.add_metric([engine.name], engine.under_way)
         for of, ms in engine.slo_ms.items():
             slo.add_metric([engine.name, of], ms / 1e3)
-    yield from (ends, good, active, slo)
+    yield from (ends, good, slow, active, slo)
 
 
 def _cpu(figures: Figures) -> Iterator[Metric]:

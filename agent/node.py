@@ -17,7 +17,14 @@ from bpf.histogram import EMPTY, Histogram
 from bpf.layout import COUNTERS, HEALTH, Counters, Event, Health, TargetKind, parse_event
 from bpf.libbpf import Libbpf, LibbpfError, Ring
 from bpf.loader import Plan, Programs, load
-from bpf.readers import CounterReader, Culprit, HistogramReader, read_culprits
+from bpf.readers import (
+    CounterReader,
+    Culprit,
+    HistogramReader,
+    Role,
+    RoleReader,
+    read_culprits,
+)
 from bpf.targets import Target, TargetTable
 from controller.policy_model import Engine, Policy
 
@@ -44,6 +51,7 @@ class Node:
         self._table: TargetTable | None = None
         self._ring: Ring | None = None
         self._histograms: dict[str, HistogramReader] = {}
+        self._roles: RoleReader | None = None
 
     def load(self, on_event: Callable[[Event], None]) -> None:
         """Load or adopt; never raises for what the kernel refuses, see `problems`."""
@@ -112,16 +120,19 @@ class Node:
         """What our own limits cost."""
         return self._reader.health()
 
-    def culprits(self, name: str) -> list[Culprit]:
-        """Who held the CPU while this target waited, the worst first."""
-        row = self.rows.get(name)
-        if self.programs is None or row is None:
-            return []
-        return [c for c in read_culprits(self.programs.map("culprits")) if c.row == row]
+    def culprits(self) -> list[Culprit]:
+        """Who held the CPU while targets waited, the worst first, since programs were loaded."""
+        return read_culprits(self.programs.map("culprits")) if self.programs is not None else []
+
+    def roles(self) -> list[Role]:
+        """What the targets' threads did, by name."""
+        return self._roles.read() if self._roles is not None else []
 
     def close(self) -> None:
         """Let go; what is pinned goes on counting."""
         self._reader.close()
+        if self._roles is not None:
+            self._roles.close()
         if self._ring is not None:
             self._ring.close()
         if self.programs is not None:
@@ -153,6 +164,9 @@ class Node:
                 lib, self.programs.maps["events"], lambda raw: on_event(parse_event(raw))
             )
         self._table = TargetTable(self.programs)
+        self._roles = RoleReader(
+            self.programs.map("role_names"), self.programs.maps["roles"], self.programs.cpus
+        )
         self._histograms = {
             which: HistogramReader(
                 lib, self.programs.maps[f"{which}_histograms"], self.programs.cpus

@@ -133,6 +133,13 @@ def explain(answer: Json) -> RenderableType:
             waited = f"{figure(item['wait_ms'])} ms in {item['waits']} waits"
             rows.add_row(Text(item["command"]), Text(waited), Text(item["cgroup"]))
         parts += [heading("who had the CPU"), indent(rows)]
+    if answer["threads"]:
+        rows = Table.grid(padding=(0, 2))
+        for item in answer["threads"]:
+            waited = f"waited {figure(item['wait_ms'])} ms ({item['waits']} times)"
+            others = f"{figure(item['wait_other_ms'])} ms of it for others"
+            rows.add_row(Text(item["name"]), Text(f"{waited}, {others}"))
+        parts += [heading("its threads"), indent(rows)]
     if answer["slow_streams"]:
         parts += [heading("slow streams"), indent(_stream_rows(answer["slow_streams"]))]
     if answer["decisions"]:

@@ -7,12 +7,19 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from agent.discovery import Found, Surroundings
+from agent.growth import Growth
 from agent.history import History
 from agent.streams import StreamLog
 from controller.policy_model import Policy
 
 STATUS_STALE_S: Final = 2.0
 """A controller that has said nothing for this long is not shown as if it had."""
+
+PEAKS: Final = ("longest_step_ms", "queue_age_ms", "stopped_ms")
+"""Evidence of the controller of which the largest value of a second is kept."""
+
+PAST_KEPT: Final = 480
+"""Two minutes of status messages."""
 
 RECENT_ENDS: Final = 100_000
 """Ended streams kept for the attainment of the last minute."""
@@ -36,6 +43,13 @@ class State:
         self._good: Counter[str] = Counter()
         self._recent_good: dict[str, deque[tuple[float, bool]]] = {}
         self._causes: dict[str, _Growing] = {}
+        self._lost: dict[str, _Growing] = {}
+        self._peaks: dict[str, dict[str, float]] = {}
+        self._slow: Counter[tuple[str, str]] = Counter()
+        self.culprits: dict[str, Growth[tuple[int, str]]] = {
+            engine.name: Growth() for engine in policy.engines
+        }
+        self.threads: dict[str, Growth[str]] = {engine.name: Growth() for engine in policy.engines}
 
     def set_surroundings(self, surroundings: Surroundings) -> None:
         """Take what discovery found."""
@@ -61,6 +75,16 @@ class State:
             self._status, self._status_s = message, time.monotonic()
             for name, engine in message["engines"].items():
                 self._causes.setdefault(name, _Growing()).take(engine["cause_ns"])
+                self._lost.setdefault(name, _Growing()).take(engine["lost"])
+                peaks = self._peaks.setdefault(name, {})
+                for figure in PEAKS:
+                    value = engine["evidence"].get(figure, 0.0)
+                    peaks[figure] = max(value, peaks.get(figure, 0.0))
+
+    def heard_since(self, at_ns: int) -> bool:
+        """Whether the controller has said how things stand since then."""
+        with self.lock:
+            return self._status_s * 1e9 > at_ns
 
     def status(self) -> Mapping[str, Any] | None:
         """The controller's last status, None when it is too old to be true."""
@@ -79,6 +103,23 @@ class State:
         with self.lock:
             growing = self._causes.get(engine)
             return dict(growing.totals) if growing is not None else {}
+
+    def causes_since(self, engine: str, since_ns: int) -> dict[str, int]:
+        """How long each cause was at work since a moment, to within a status message."""
+        with self.lock:
+            growing = self._causes.get(engine)
+            return growing.since(since_ns) if growing is not None else {}
+
+    def lost(self, engine: str) -> dict[str, int]:
+        """What an engine lost to its own limits, over all controllers there were."""
+        with self.lock:
+            growing = self._lost.get(engine)
+            return dict(growing.totals) if growing is not None else {}
+
+    def take_peaks(self, engine: str) -> dict[str, float]:
+        """The largest of some figures since the last call."""
+        with self.lock:
+            return self._peaks.pop(engine, {})
 
     def history(self, engine: str) -> History:
         """An engine's history; hold `lock` while it is used."""
@@ -112,6 +153,16 @@ class State:
             recent = self._recent_good.setdefault(engine, deque(maxlen=RECENT_ENDS))
             recent.append((time.monotonic(), good))
 
+    def count_slow(self, engine: str, cause: str) -> None:
+        """Count a stream that was slow."""
+        with self.lock:
+            self._slow[engine, cause] += 1
+
+    def slow(self, engine: str) -> dict[str, int]:
+        """Streams that were slow, by cause."""
+        with self.lock:
+            return {cause: n for (name, cause), n in self._slow.items() if name == engine}
+
     def ends(self, engine: str) -> dict[str, int]:
         """Streams that ended, by reason."""
         with self.lock:
@@ -140,6 +191,7 @@ class _Growing:
     def __init__(self) -> None:
         self.totals: Counter[str] = Counter()
         self._last: Mapping[str, int] = {}
+        self._past: deque[tuple[int, Mapping[str, int]]] = deque(maxlen=PAST_KEPT)
 
     def take(self, figures: Mapping[str, int]) -> None:
         """Add what came since the last call."""
@@ -147,3 +199,13 @@ class _Growing:
             last = self._last.get(name, 0)
             self.totals[name] += value - last if value >= last else value
         self._last = dict(figures)
+        self._past.append((time.monotonic_ns(), dict(self.totals)))
+
+    def since(self, at_ns: int) -> dict[str, int]:
+        """What came since the last call before `at_ns`, or as much of it as is known."""
+        before: Mapping[str, int] = {}
+        for then_ns, totals in reversed(self._past):
+            before = totals
+            if then_ns <= at_ns:
+                break
+        return {name: value - before.get(name, 0) for name, value in self.totals.items()}

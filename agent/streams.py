@@ -3,7 +3,8 @@
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
@@ -20,7 +21,8 @@ _PATH_CHARACTERS: Final = 200
 class Ended:
     """A stream that ended: `seq` counts them, `good` says whether it met its engine's SLO.
 
-    `streaming` is false for an answer that was no event stream: it has no TTFT and no gaps.
+    `streaming` is false for an answer that was no event stream: it has no TTFT and no gaps. `cause`
+    is why it was slow, if it was, and `evidence` the figures that speak for that.
     """
 
     seq: int
@@ -32,6 +34,7 @@ class Ended:
     good: bool
     streaming: bool
     cause: str
+    evidence: Mapping[str, float] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """The stream for JSON, as docs/sitsctl.md describes it."""
@@ -59,6 +62,7 @@ class Ended:
             "reason": self.reason,
             "good": self.good,
             "cause": self.cause,
+            "evidence": dict(self.evidence),
             "ended_unix_s": wall_s,
             "duration_ms": (self.ended_ns - s.request_ns) / 1e6,
         }
@@ -102,8 +106,15 @@ class StreamLog:
                 del self._paths[next(iter(self._paths))]
             self._paths[_key(event.stream)] = (engine, request_path(event.head))
 
-    def ended(self, engine: str, event: Event, slo: Slo, cause: str) -> Ended:
-        """Take an `END` event; `cause` is what ailed the engine meanwhile."""
+    def ended(
+        self,
+        engine: str,
+        event: Event,
+        slo: Slo,
+        cause: str,
+        evidence: Mapping[str, float] | None = None,
+    ) -> Ended:
+        """Take an `END` event; `cause` is why the stream was slow, if it was."""
         stream = event.stream
         reason = event.reason.name.lower() if event.reason is not None else "lost"
         good = is_good(stream, reason, slo)
@@ -120,6 +131,7 @@ class StreamLog:
                 good=good,
                 streaming=is_streaming(stream),
                 cause="none" if good else cause,
+                evidence={} if good or evidence is None else evidence,
             )
             self._ended.append(done)
         return done
@@ -167,12 +179,19 @@ class StreamLog:
             return found
 
 
-def take(log: StreamLog, event: Event, engine: str, slo: Slo, cause: str) -> Ended | None:
+def take(
+    log: StreamLog,
+    event: Event,
+    engine: str,
+    slo: Slo,
+    cause: str,
+    evidence: Mapping[str, float] | None = None,
+) -> Ended | None:
     """Hand one event of `engine` to the log; the stream if it ended."""
     if event.kind is EventKind.START:
         log.started(engine, event)
     elif event.kind is EventKind.END:
-        return log.ended(engine, event, slo, cause)
+        return log.ended(engine, event, slo, cause, evidence)
     return None
 
 

@@ -1,8 +1,10 @@
 """What the admin API answers, made from the daemon's state (`agent.api.AgentView`)."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -117,9 +119,11 @@ class View:
         """Why an engine was slow."""
         if engine not in {each.name for each in self._state.policy.engines}:
             raise ApiError(404, f"no engine {engine} in the policy")
+        since_ns = time.monotonic_ns() - int(seconds * 1e9)
         with self._state.lock:
             window = self._state.history(engine).window(seconds)
-        since_ns = time.monotonic_ns() - int(seconds * 1e9)
+            culprits = self._state.culprits[engine].window(since_ns)
+            threads = self._state.threads[engine].window(since_ns)
         streams = self._state.streams.recent(engine, since_ns)
         slow = sorted((s for s in streams if not s.good), key=_slowness, reverse=True)
         causes = _causes(window)
@@ -128,16 +132,30 @@ class View:
             "seconds": seconds,
             "verdict": _verdict(engine, causes, len(slow), len(streams), window),
             "causes": causes,
-            "evidence": _evidence(window, self._state.engine_status(engine)),
+            "evidence": _evidence(window),
             "culprits": [
                 {
-                    "cgroup": self._cgroup_path(culprit.cgroup),
-                    "command": culprit.command,
-                    "wait_ms": culprit.wait_ns / 1e6,
-                    "waits": culprit.waits,
+                    "cgroup": self._cgroup_path(cgroup),
+                    "command": command,
+                    "wait_ms": wait_ns / 1e6,
+                    "waits": waits,
                 }
-                for culprit in self._node.culprits(engine)[:SHOWN]
+                for (cgroup, command), (wait_ns, waits) in islice(culprits.items(), SHOWN)
             ],
+            "threads": [
+                {
+                    "name": name,
+                    "wait_ms": wait_ns / 1e6,
+                    "waits": waits,
+                    "wait_other_ms": wait_other_ns / 1e6,
+                    "run_ms": run_ns / 1e6,
+                    "involuntary_switches": involuntary,
+                }
+                for name, (wait_ns, waits, wait_other_ns, run_ns, involuntary) in islice(
+                    threads.items(), SHOWN
+                )
+            ],
+            "stream_causes": dict(Counter(each.cause for each in slow if each.cause != "none")),
             "slow_streams": [each.as_dict() for each in slow[:SHOWN]],
             "decisions": self._decisions(engine, time.time_ns() - int(seconds * 1e9)),
         }
@@ -327,28 +345,39 @@ def _verdict(
     )
 
 
-def _evidence(window: Window | None, status: Mapping[str, Any] | None) -> JsonObject:
+def _evidence(window: Window | None) -> JsonObject:
+    """The figures of a window: totals, rates a second, and the worst single values."""
     if window is None:
         return {}
     c = window.counters
     wanted_ns = c.run_ns + c.wait_ns
-    evidence: JsonObject = {
+    seconds = window.seconds or 1.0
+    lost = window.lost
+    return {
         "requests": c.requests,
         "chunks": c.chunks,
         "gaps_over": c.gaps_over,
         "ttft_over": c.ttft_over,
         "retransmits": c.retransmits,
+        "retransmits_per_s": c.retransmits / seconds,
+        "loss_probes": c.loss_probes,
+        "resets": c.resets_sent + c.resets_received,
+        "writes_stalled": c.writes_stalled,
+        "writes_held": c.writes_held,
+        "blocked_ms": c.blocked_ns / 1e6,
+        "read_wait_ms": c.read_wait_ns / c.reads / 1e6 if c.reads else 0.0,
         "run_ms": c.run_ns / 1e6,
         "wait_ms": c.wait_ns / 1e6,
         "wait_other_ms": c.wait_other_ns / 1e6,
         "wait_self_ms": c.wait_self_ns / 1e6,
         "neighbour_pressure": c.wait_other_ns / wanted_ns if wanted_ns else 0.0,
         "involuntary_switches": c.involuntary,
+        "throttled_ms": lost.get("throttled_ns", 0) / 1e6,
+        "memory_ms": lost.get("memory_ns", 0) / 1e6,
+        "memory_limit_hits": lost.get("limit_hits", 0),
+        "major_faults": lost.get("major_faults", 0),
+        **window.peaks,
     }
-    if status is not None and status["evidence"]:
-        for name in ("throttled_ms", "longest_step_ms", "queue_age_ms"):
-            evidence[f"now_{name}"] = status["evidence"].get(name)
-    return evidence
 
 
 def _slowness(stream: Ended) -> float:

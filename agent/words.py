@@ -18,9 +18,13 @@ CAUSE_STYLES: Final[Mapping[str, str]] = {
     "none": "green",
     "neighbour_cpu": "bold red",
     "own_quota": "bold magenta",
+    "memory": "magenta",
+    "engine_stopped": "bold red",
     "network": "bold blue",
+    "slow_reader": "blue",
     "batch": "bold yellow",
     "queue": "yellow",
+    "application": "yellow",
     "unknown": "bold",
 }
 _ACK_STYLES: Final[Mapping[str, str]] = {"refused": "red", "lost": "red", "pending": "yellow"}

@@ -323,6 +323,17 @@ EXPLAIN: JsonObject = {
     "culprits": [
         {"cgroup": "/batch.slice", "command": "stress-ng", "wait_ms": 512.3, "waits": 1204}
     ],
+    "threads": [
+        {
+            "name": "EngineCore",
+            "wait_ms": 498.2,
+            "waits": 911,
+            "wait_other_ms": 402.1,
+            "run_ms": 540.7,
+            "involuntary_switches": 833,
+        }
+    ],
+    "stream_causes": {"neighbour_cpu": 1, "queue": 1},
     "slow_streams": STREAMS[1:],
     "decisions": DECISIONS,
 }

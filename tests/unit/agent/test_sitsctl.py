@@ -243,7 +243,7 @@ def test_stages_of_an_engine_not_sampled_yet_are_one_line(setting: Setting) -> N
 def test_explain_with_nothing_to_say_is_its_verdict(setting: Setting) -> None:
     setting.view.explained |= {
         "verdict": "chat kept its SLO.", "causes": [], "evidence": {}, "culprits": [],
-        "slow_streams": [], "decisions": [],
+        "threads": [], "slow_streams": [], "decisions": [],
     }  # fmt: skip
     assert setting.lines("explain") == ["chat kept its SLO."]
 
@@ -537,7 +537,7 @@ def test_the_documentation_names_every_command_and_exit_code() -> None:
 
 def test_the_documentation_names_every_field_of_every_answer() -> None:
     view = RecordedView()
-    by_name = {"knobs", "evidence", "signals"}
+    by_name = {"stream_causes", "knobs", "evidence", "signals"}
     names: set[str] = set()
 
     def collect(value: Any) -> None:

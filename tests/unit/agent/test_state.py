@@ -1,3 +1,4 @@
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ POLICY = parse_policy("[engines.chat]\nport = 8000\n[engines.code]\nport = 8001\
 
 
 def status(**cause_ns: int) -> dict[str, Any]:
-    return {"type": "status", "engines": {"chat": {"cause_ns": cause_ns}}}
+    engine = {"cause_ns": cause_ns, "lost": {}, "evidence": {}}
+    return {"type": "status", "engines": {"chat": engine}}
 
 
 def test_an_engine_nobody_looked_for_yet_is_not_found_and_says_so() -> None:
@@ -37,7 +39,7 @@ def test_a_controller_that_said_nothing_yet_has_no_status() -> None:
 def test_a_status_is_shown_for_the_engines_it_has() -> None:
     state = State(POLICY)
     state.set_status(status())
-    assert state.engine_status("chat") == {"cause_ns": {}}
+    assert state.engine_status("chat") == status()["engines"]["chat"]
     assert state.engine_status("code") is None
 
 
@@ -63,6 +65,47 @@ def test_causes_go_on_from_where_a_dead_controller_left_them() -> None:
     for message in (status(batch=5), status(batch=7, network=1), status(batch=2), status(batch=3)):
         state.set_status(message)
     assert state.cause_ns("chat") == {"batch": 10, "network": 1}
+
+
+def test_causes_since_a_moment_are_what_came_after_the_status_before_it() -> None:
+    state = State(POLICY)
+    assert state.causes_since("chat", 0) == {}
+    state.set_status(status(batch=5))
+    between_ns = time.monotonic_ns()
+    state.set_status(status(batch=7, network=1))
+    assert state.causes_since("chat", between_ns) == {"batch": 2, "network": 1}
+    assert state.causes_since("chat", time.monotonic_ns()) == {"batch": 0, "network": 0}
+
+
+def test_what_was_lost_adds_up_and_peaks_are_of_the_time_since_they_were_taken() -> None:
+    state = State(POLICY)
+    for lost, step in ((5, 30.0), (9, 80.0), (2, 40.0)):
+        engine = {
+            "cause_ns": {},
+            "lost": {"memory_ns": lost},
+            "evidence": {"longest_step_ms": step},
+        }
+        state.set_status({"type": "status", "engines": {"chat": engine}})
+    assert state.lost("chat") == {"memory_ns": 11}
+    assert state.take_peaks("chat")["longest_step_ms"] == 80.0
+    assert state.take_peaks("chat") == {}
+
+
+def test_what_was_heard_since_a_moment_came_after_it() -> None:
+    state = State(POLICY)
+    before_ns = time.monotonic_ns()
+    assert not state.heard_since(before_ns)
+    state.set_status(status())
+    assert state.heard_since(before_ns)
+    assert not state.heard_since(time.monotonic_ns() + 1_000_000)
+
+
+def test_slow_streams_are_counted_by_cause() -> None:
+    state = State(POLICY)
+    for cause in ("batch", "network", "batch"):
+        state.count_slow("chat", cause)
+    assert state.slow("chat") == {"batch": 2, "network": 1}
+    assert state.slow("code") == {}
 
 
 def test_causes_outlive_a_status_without_the_engine() -> None:

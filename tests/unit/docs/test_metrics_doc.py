@@ -27,6 +27,7 @@ def families() -> Iterator[Metric]:
         0,
         Counters(),
         ends={"complete": 1},
+        slow={"batch": 1},
         status=STATUS,
         cause_ns={"batch": 1},
         slo_ms={"ttft": 1.0},
