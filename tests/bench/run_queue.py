@@ -3,14 +3,18 @@
 runqlat counts in powers of two of a microsecond, we in eighths of an octave of nanoseconds; a slot
 of ours that one of its bounds divides is divided in proportion. The process is named to runqlat by
 `--pid`: by `--cgroup` it would go by the task that wakes.
+
+Whose program runs second at a switch counts the first one's run time as waiting, some tenths of a
+microsecond, which moves waits over the bounds of the lowest buckets. So there are two runs, and
+each of the two is first in one of them.
 """
 
 import re
-import shutil
 import signal
 import subprocess
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -32,49 +36,95 @@ TURNS: Final = 2_000
 _LINE: Final = re.compile(r"^\s*(\d+) -> \d+\s*: (\d+)", re.MULTILINE)
 
 
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """The waits of one run by power of two: as we count them and as runqlat does."""
+
+    ours: list[float]
+    theirs: list[int]
+    waits: int
+
+
 def measure(ground: Ground) -> Part:
     """The largest difference between the two in a bucket, as a share of all waits."""
-    runqlat = shutil.which(RUNQLAT)
-    if runqlat is None:
+    if not Path(RUNQLAT).is_file():
         return {"skipped": f"{RUNQLAT} is not here: it comes with Debian's {PACKAGE}"}
-    group = ground.make_group("sleeper")
-    with (
-        ground.watched() as watched,
-        child(SLEEPER, str(THREADS), str(TURNS), group=group, cpu=CPU) as sleeper,
-        child("task.py", "burn", group=ground.make_group("neighbour"), cpu=CPU) as burner,
-    ):
-        cgroups = frozenset([group.cpu_id])
-        row = watched.watch(Target("sleeper", TargetKind.NEIGHBOUR, cpu_cgroups=cgroups))
-        burner.tell()
-        with subprocess.Popen(
-            ["stdbuf", "-oL", runqlat, "--pid", str(sleeper.pid)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        ) as peer:
-            try:
-                assert peer.stdout is not None
-                said = peer.stdout.readline()
-                if "Tracing" not in said:
-                    return {"skipped": f"runqlat can't run here: {said.strip()}"}
-                sleeper.wait_until_it_blocks()
-                before = watched.histogram("wait_histograms", row)
-                sleeper.tell()
-                sleeper.answer()
-                sleeper.wait_until_it_blocks()
-                ours = watched.histogram("wait_histograms", row).since(before)
-                time.sleep(0.1)
-                peer.send_signal(signal.SIGINT)
-                theirs = parse(peer.stdout.read())
-            finally:
-                peer.kill()
-    mine = by_power_of_two(ours)
+    try:
+        runs = [_run(ground, ours_first=first) for first in (True, False)]
+    except PeerError as error:
+        return {"skipped": f"runqlat can't run here: {error}"}
+    mine = [sum(column) for column in zip(*(run.ours for run in runs), strict=True)]
+    theirs = [sum(column) for column in zip(*(run.theirs for run in runs), strict=True)]
     return {
         "worst_bucket_difference": round(worst_difference(mine, theirs), 4),
-        "waits": ours.count,
+        "by_run": [round(worst_difference(run.ours, run.theirs), 4) for run in runs],
+        "waits": sum(run.waits for run in runs),
         "peer_waits": sum(theirs),
         "buckets": [[round(a), b] for a, b in zip(mine, theirs, strict=True)],
     }
+
+
+class PeerError(RuntimeError):
+    """What runqlat said instead of tracing."""
+
+
+class Peer:
+    """runqlat on one process, from when it traces to `counts`."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+        said = self._read(once=True)
+        if "Tracing" not in said:
+            raise PeerError(said.strip())
+
+    def counts(self) -> list[int]:
+        """End it; its counts by power of two."""
+        self._process.send_signal(signal.SIGINT)
+        return parse(self._read())
+
+    def _read(self, once: bool = False) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline() if once else self._process.stdout.read()
+
+
+@contextmanager
+def _runqlat(pid: int) -> Iterator[Peer]:
+    with subprocess.Popen(
+        ["stdbuf", "-oL", RUNQLAT, "--pid", str(pid)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        try:
+            yield Peer(process)
+        finally:
+            process.kill()
+
+
+def _run(ground: Ground, ours_first: bool) -> Counted:
+    """A process of many threads beside a busy loop, on one CPU."""
+    group = ground.make_group("sleeper")
+    with (
+        child(SLEEPER, str(THREADS), str(TURNS), group=group, cpu=CPU) as sleeper,
+        child("task.py", "burn", group=ground.make_group("neighbour"), cpu=CPU) as burner,
+        ExitStack() as stack,
+    ):
+        burner.tell()
+        if ours_first:
+            watched = stack.enter_context(ground.watched())
+            peer = stack.enter_context(_runqlat(sleeper.pid))
+        else:
+            peer = stack.enter_context(_runqlat(sleeper.pid))
+            watched = stack.enter_context(ground.watched())
+        cgroups = frozenset([group.cpu_id])
+        row = watched.watch(Target("sleeper", TargetKind.NEIGHBOUR, cpu_cgroups=cgroups))
+        sleeper.wait_until_it_blocks()
+        before = watched.histogram("wait_histograms", row)
+        sleeper.tell()
+        sleeper.answer()
+        sleeper.wait_until_it_blocks()
+        ours = watched.histogram("wait_histograms", row).since(before)
+        return Counted(by_power_of_two(ours), peer.counts(), ours.count)
 
 
 def parse(text: str) -> list[int]:

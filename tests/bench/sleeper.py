@@ -13,7 +13,7 @@ def turns(count: int, seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(count):
         time.sleep(chance.uniform(0, 0.002))
-        sum(range(chance.randint(0, 20_000)))
+        sum(range(chance.randint(0, 2_000)))
 
 
 def main() -> None:
