@@ -168,4 +168,4 @@ def _on_the_way(signals: Signals, gap_slo_ns: float) -> Cause | None:
     if signals.losing:
         return Cause.NETWORK
     long_step = signals.longest_step_ns > LONG_STEP_SHARE * gap_slo_ns
-    return Cause.NETWORK if kernel.retransmits and late and not long_step else None
+    return Cause.NETWORK if signals.lost and late and not long_step else None

@@ -80,16 +80,20 @@ class Signals:
         return self.stall.until_ns - self.stall.since_ns if self.stall is not None else 0
 
     @property
-    def losing(self) -> bool:
-        """Whether so many segments are sent again that their streams' users notice.
+    def lost(self) -> bool:
+        """Whether a segment was lost for certain.
 
         A loss probe is sent on suspicion, to a client that was only late to acknowledge too: probes
-        count beside a segment that was lost for certain, not alone.
+        count beside other segments sent again, not alone.
         """
-        kernel = self.kernel
-        again, certain = kernel.retransmits, kernel.retransmits > kernel.loss_probes
+        return self.kernel.retransmits > self.kernel.loss_probes
+
+    @property
+    def losing(self) -> bool:
+        """Whether so many segments are sent again that their streams' users notice."""
+        again = self.kernel.retransmits
         often = again > 1 and again * 1e9 > LOST_PER_S * self.window_ns
-        return certain and often and again >= LOST_SHARE * kernel.chunks
+        return self.lost and often and again >= LOST_SHARE * self.kernel.chunks
 
     @property
     def at_risk(self) -> bool:

@@ -33,7 +33,7 @@ INJECTION_S: Final = (1.5, 2.5)
 SETTLE_S: Final = 0.8
 """Until the controller's window is past it and has been told of."""
 
-CALM_S: Final = 1.2
+CALM_S: Final = 1.0
 CALM_WITHIN_S: Final = 10.0
 MOMENT_S: Final = 1.0
 """sitsd keeps what explain tells from once a second."""
@@ -81,7 +81,6 @@ def run(
 
 
 def _try(rig: CauseRig, kind: Kind, draw: random.Random) -> Trial:
-    time.sleep(CALM_S)
     _wait_for_calm(rig)
     _, last = _streams(rig, 0)
     began = time.monotonic()

@@ -61,7 +61,8 @@ class Shown:
 
     def end(self, **fields: Any) -> None:
         (engine,) = self.state.policy.engines
-        self.state.streams.ended("chat", end(**fields), engine.slo, "batch")
+        cause = fields.pop("cause", "batch")
+        self.state.streams.ended("chat", end(**fields), engine.slo, cause)
 
 
 @pytest.fixture(scope="module")
@@ -179,6 +180,46 @@ def test_causes_are_shares_of_the_time_at_risk_worst_first(shown: Shown) -> None
         ("batch", 0.25),
     ]
     assert "for 3.0 s its SLO was at risk because segments were lost" in explained["verdict"]
+
+
+def test_who_held_the_cpu_and_which_threads_waited_is_of_the_time_asked(shown: Shown) -> None:
+    now_ns = time.monotonic_ns()
+    culprits, threads = shown.state.culprits["chat"], shown.state.threads["chat"]
+    for seconds_ago, wait_ns in ((100, 900 * MS), (50, 1_000 * MS), (1, 1_007 * MS)):
+        at_ns = now_ns - seconds_ago * SECOND_NS
+        culprits.take(at_ns, {(1, "hog"): (wait_ns, wait_ns // MS)})
+        threads.take(at_ns, {"EngineCore": (wait_ns, 1, wait_ns // 2, 5 * wait_ns, 3)})
+    explained = shown.view.explain("chat", 30)
+    (culprit,) = explained["culprits"]
+    assert (culprit["command"], culprit["wait_ms"], culprit["waits"]) == ("hog", 7, 7)
+    (thread,) = explained["threads"]
+    assert (thread["name"], thread["wait_ms"], thread["wait_other_ms"]) == ("EngineCore", 7, 3.5)
+    assert shown.view.explain("chat", 60)["culprits"][0]["wait_ms"] == 107
+
+
+def test_evidence_has_what_was_lost_in_the_window_its_rates_and_the_worst_of_it(
+    shown: Shown,
+) -> None:
+    now_ns = time.monotonic_ns()
+    for number in range(3):
+        shown.state.history("chat").add(
+            Moment(
+                now_ns + (number - 3) * SECOND_NS,
+                Counters(retransmits=8 * number),
+                lost={"memory_ns": number * 5 * MS, "limit_hits": 100 + number},
+                peaks={"longest_step_ms": 90.0 - 10 * number},
+            )
+        )
+    evidence = shown.view.explain("chat", 30)["evidence"]
+    assert (evidence["memory_ms"], evidence["memory_limit_hits"]) == (10, 2)
+    assert evidence["longest_step_ms"] == 80
+    assert evidence["retransmits_per_s"] == pytest.approx(8)
+
+
+def test_slow_streams_are_counted_by_their_cause(shown: Shown) -> None:
+    for cause in ("batch", "batch", "network"):
+        shown.end(gaps_over=1, cause=cause)
+    assert shown.view.explain("chat", 30)["stream_causes"] == {"batch": 2, "network": 1}
 
 
 def test_the_slowest_streams_come_first_and_good_ones_not_at_all(shown: Shown) -> None:

@@ -176,6 +176,10 @@ SITUATIONS: dict[str, tuple[dict[str, Any], Cause]] = {
         },
         Cause.NETWORK,
     ),
+    "a loss is only suspected while a gap is late": (
+        {**BUSY, "gaps_over": 1, "retransmits": 1, "loss_probes": 1, "engine": RUNNING},
+        Cause.UNKNOWN,
+    ),
     "segments are lost while steps are long": (
         {**BUSY, "gaps_over": 1, "retransmits": 1, "engine": RUNNING, "longest_step_ns": LONG_STEP},
         Cause.BATCH,
