@@ -9,8 +9,9 @@ from bpf.layout import Counters
 from bpf.loader import Plan, load, unload
 from bpf.readers import CounterReader
 from bpf.targets import TargetTable
+from tests.bench.exchange import ADDRESSES
 from tests.bench.ground import MAX_TARGETS, Ground, Part, private_bpffs
-from tests.bench.mix import ADDRESSES, connections
+from tests.bench.mix import connections
 from tests.bench.traffic import Traffic
 from tests.bench.truth import compare_totals, totals
 from tests.kernel.bpf.child import child

@@ -2,15 +2,17 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
+from tests.bench.exchange import ADDRESSES
 from tests.bench.ground import Ground, Part
-from tests.bench.mix import ADDRESSES, connections
+from tests.bench.mix import connections
 from tests.bench.traffic import Ends, Traffic
 from tests.bench.truth import compare, compare_totals, summary, totals
 from tests.kernel.bpf.conftest import engine_target, server
 from tests.kernel.bpf.watched import Watched
 
-SHOWN: int = 20
+SHOWN: Final = 20
 """So many mismatches are written out."""
 
 

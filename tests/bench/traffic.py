@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from bpf.layout import Event, EventKind
-from tests.bench.mix import ADDRESSES, VANISH_OVER_BYTES, Connection, Exchange, Then, all_bytes
+from tests.bench.exchange import ADDRESSES, VANISH_OVER_BYTES, Connection, Exchange, Then, all_bytes
 from tests.bench.truth import Truth
 from tests.kernel.bpf.watched import Watched
 from tests.kernel.bpf.wire import Client, post
