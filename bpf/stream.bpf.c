@@ -86,6 +86,13 @@ static __always_inline void observe(void *map, u32 slot, u64 ns)
 	ADD(h->slots[bucket], 1);
 }
 
+static __always_inline struct target *target_of(struct connection *c)
+{
+	u32 slot = c->stream.slot; /* before 6.2, no key may lie in what a function was given */
+
+	return bpf_map_lookup_elem(&targets, &slot);
+}
+
 static __always_inline void tell(struct connection *c, u32 kind, u32 reason, u64 now)
 {
 	struct event *e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
@@ -105,7 +112,7 @@ static __always_inline void tell(struct connection *c, u32 kind, u32 reason, u64
  * stream have none to wait for. */
 static __always_inline void check_deadline(struct connection *c, struct counters *n, u64 now)
 {
-	struct target *target = bpf_map_lookup_elem(&targets, &c->stream.slot);
+	struct target *target = target_of(c);
 
 	if (!target || !target->first_chunk_deadline_ns)
 		return;
@@ -146,7 +153,7 @@ __noinline int end_stream(struct connection *c, u32 reason, u64 now)
 
 static __always_inline void first_chunk(struct connection *c, struct counters *n, u64 now)
 {
-	struct target *target = bpf_map_lookup_elem(&targets, &c->stream.slot);
+	struct target *target = target_of(c);
 	u64 ttft = now - c->stream.request_ns;
 
 	c->stream.first_ns = now;
@@ -163,7 +170,7 @@ static __always_inline void first_chunk(struct connection *c, struct counters *n
 
 static __always_inline void next_chunk(struct connection *c, struct counters *n, u64 now)
 {
-	struct target *target = bpf_map_lookup_elem(&targets, &c->stream.slot);
+	struct target *target = target_of(c);
 	u64 gap = now - c->stream.last_ns;
 
 	ADD(n->gaps, 1);
@@ -389,10 +396,16 @@ static __always_inline bool parse_segment(struct __sk_buff *skb, struct segment 
 		if (bpf_skb_load_bytes(skb, 9, &protocol, 1))
 			return false;
 	} else {
-		/* extension headers do not occur on a server's TCP in practice */
+		/* one extension header occurs on a server's TCP: a packet of more than 64 KiB (BIG TCP,
+		 * kernels from 5.19) says its length in a hop-by-hop option of 8 bytes */
 		ip_len = 40;
 		if (bpf_skb_load_bytes(skb, 6, &protocol, 1))
 			return false;
+		if (!protocol) {
+			if (bpf_skb_load_bytes(skb, 40, &protocol, 1))
+				return false;
+			ip_len = 48;
+		}
 	}
 	if (protocol != TCP || bpf_skb_load_bytes(skb, ip_len, tcp, sizeof(tcp)))
 		return false;
@@ -489,19 +502,18 @@ static __always_inline void begin_request(struct __sk_buff *skb, struct bpf_sock
 	e = reserve_start(c);
 	if (!e)
 		return;
-	if (len > HEAD_BYTES - POST_BYTES && before)
-		len = HEAD_BYTES - POST_BYTES;
-	if (len > HEAD_BYTES)
-		len = HEAD_BYTES;
-	barrier_var(len);
 	if (!before) {
-		if (len >= 1 && len <= HEAD_BYTES &&
-		    !bpf_skb_load_bytes(skb, s->payload_at, e->head, len))
+		if (len > HEAD_BYTES)
+			len = HEAD_BYTES;
+		barrier_var(len);
+		if (len >= 1 && !bpf_skb_load_bytes(skb, s->payload_at, e->head, len))
 			e->head_len = len;
 	} else if (before < POST_BYTES) {
 		*(u64 *)e->head = POST;
-		if (len >= 1 && len <= HEAD_BYTES - POST_BYTES &&
-		    !bpf_skb_load_bytes(skb, s->payload_at, e->head + before, len))
+		if (len > HEAD_BYTES - POST_BYTES)
+			len = HEAD_BYTES - POST_BYTES;
+		barrier_var(len);
+		if (len >= 1 && !bpf_skb_load_bytes(skb, s->payload_at, e->head + before, len))
 			e->head_len = before + len;
 	}
 	bpf_ringbuf_submit(e, 0);
@@ -862,7 +874,9 @@ static __always_inline void end_walk(struct walk *w, struct segment *s)
 	struct connection *c = w->connection;
 	bool all_left = c->out_next == w->write_seq;
 
-	if (c->follow.phase == PHASE_OPAQUE) {
+	if (c->follow.phase == PHASE_UNTIL_CLOSE) {
+		c->stream.body_bytes += w->end - w->at;
+	} else if (c->follow.phase == PHASE_OPAQUE) {
 		opaque_out(c, w->end - w->at, all_left, w->now);
 	} else if (w->at < w->end && !is_rest(c->follow.phase)) {
 		/* more chunks in one packet than a walk may take */
@@ -880,9 +894,9 @@ static __always_inline void end_walk(struct walk *w, struct segment *s)
 	c->follow.phase = PHASE_LOST;
 }
 
-/* 64 KiB, the largest packet there is, hold fewer steps than this: the shortest chunk has 6 bytes,
- * two steps each */
-#define STEPS_MAX 24576
+/* 512 KiB, the largest packet there is (GSO_MAX_SIZE), hold fewer steps than this: the shortest chunk
+ * has 6 bytes, two steps each */
+#define STEPS_MAX 196608
 
 /* Responses: as many chunks as a packet can hold (bpf_loop: kernels from 5.17). */
 SEC("cgroup_skb/egress")

@@ -21,7 +21,6 @@ def ground(lib: Libbpf, features: Features, make_cgroup: MakeGroup) -> Ground:
     return Ground(lib, features, make_cgroup)
 
 
-@pytest.mark.xfail(strict=True, reason="the two faults below are in bpf/stream.bpf.c")
 def test_streams_of_mixed_kinds_are_seen_as_they_were(ground: Ground) -> None:
     found = streams.measure(ground, 300, 1)
     assert found["client_faults"] == []
@@ -36,7 +35,6 @@ def test_held_time_is_within_five_percent_of_tcp_infos(ground: Ground) -> None:
     assert found["error_percent_max"] <= 5
 
 
-@pytest.mark.xfail(strict=True, reason="parse_segment knows no hop-by-hop header of BIG TCP")
 def test_an_ipv6_answer_in_packets_of_more_than_64_kib_is_followed(engine: Engine) -> None:
     if not engine.ports6:
         pytest.skip("this machine has no IPv6 loopback")
@@ -47,7 +45,6 @@ def test_an_ipv6_answer_in_packets_of_more_than_64_kib_is_followed(engine: Engin
         assert_complete(look.end(), 1, len(payload))
 
 
-@pytest.mark.xfail(strict=True, reason="bytes in PHASE_UNTIL_CLOSE are not counted")
 def test_the_bytes_of_a_body_until_close_are_counted(engine: Engine) -> None:
     look = engine.look()
     with Client.to(engine.port) as client:
