@@ -9,7 +9,7 @@ PACKAGES := clang libbpf-dev libbpf1 python3-venv iproute2 util-linux
 MULTIARCH := $(shell uname -m)-linux-gnu
 ARCH := $(shell uname -m | sed 's/x86_64/x86/;s/aarch64/arm64/')
 
-.PHONY: all setup objects lint format test test-vm demo clean
+.PHONY: all setup objects lint format test test-vm demo bench-accuracy bench-causes clean
 
 all: setup
 
@@ -53,6 +53,16 @@ test-vm: setup
 # One node, one engine, a real trace and six bad neighbours: first watched, then controlled.
 demo: setup
 	$(BIN)/python -m demo $(DEMO_OPTIONS)
+
+# How exact the kernel's account is: 10,000 streams, times, waits, losses, kills; build/accuracy.json.
+bench-accuracy: setup
+	@test -x /usr/sbin/runqlat || \
+	  { apt-get update -qq && apt-get install -y -qq --no-install-recommends libbpf-tools >/dev/null; }
+	$(BIN)/python -m tests.bench.accuracy $(BENCH_OPTIONS)
+
+# Whether each cause is named right, injection by injection; build/causes.json.
+bench-causes: setup
+	$(BIN)/python -m tests.bench.cause_matrix $(BENCH_OPTIONS)
 
 clean:
 	rm -rf build $(VENV) bpf/objects *.egg-info
