@@ -108,7 +108,7 @@ static __always_inline void tell(struct connection *c, u32 kind, u32 reason, u64
 	bpf_ringbuf_submit(e, 0);
 }
 
-/* No first chunk in time, whether it comes late or never (seed A18). Answers that are no event
+/* No first chunk in time, whether it comes late or never. Answers that are no event
  * stream have none to wait for. */
 static __always_inline void check_deadline(struct connection *c, struct counters *n, u64 now)
 {

