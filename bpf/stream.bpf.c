@@ -67,6 +67,16 @@ struct {
 /* names the records of the ring in our BTF, where tests read their sizes */
 const struct start_event *const btf_start_event = NULL;
 
+/* `n`, which is not 0, or `most`, a power of two: in a form whose bounds every kernel's verifier can
+ * follow. 64 bits wide, for it loses the bounds of a narrower copy. */
+static __always_inline u64 at_most(u64 n, u64 most)
+{
+	if (n > most)
+		n = most;
+	barrier_var(n);
+	return ((n - 1) & (most - 1)) + 1;
+}
+
 static __always_inline void dropped(void)
 {
 	struct health *h = health_here();
@@ -313,10 +323,8 @@ static __always_inline long step_over_events(struct walk *w, u64 n)
 	u64 words[EVENTS_WINDOW / 8] = {};
 	u32 happened, i;
 
-	if (n > EVENTS_WINDOW)
-		n = EVENTS_WINDOW;
-	barrier_var(n);
-	if (n < 1 || n > EVENTS_WINDOW || bpf_skb_load_bytes(w->skb, w->at, words, n))
+	n = at_most(n, EVENTS_WINDOW);
+	if (bpf_skb_load_bytes(w->skb, w->at, words, n))
 		return 1;
 #pragma unroll
 	for (i = 0; i < EVENTS_WINDOW / 8; i++) {
@@ -338,7 +346,7 @@ static __always_inline long step(struct walk *w)
 	struct follow *f = &c->follow;
 	u64 bytes[WINDOW / 8] = {};
 	u32 happened, followed;
-	u64 n; /* 64 bits wide: the verifier loses the bounds of a narrower copy */
+	u64 n;
 
 	if (w->at >= w->end || is_rest(f->phase))
 		return 1;
@@ -356,10 +364,8 @@ static __always_inline long step(struct walk *w)
 			note(c, happened, w->now);
 		return 0;
 	}
-	if (n > WINDOW)
-		n = WINDOW;
-	barrier_var(n); /* keeps the bounds the verifier needs for a length it does not know */
-	if (n < 1 || n > WINDOW || bpf_skb_load_bytes(w->skb, w->at, bytes, n))
+	n = at_most(n, WINDOW);
+	if (bpf_skb_load_bytes(w->skb, w->at, bytes, n))
 		return 1;
 	followed = follow_bytes(f, bytes[0], bytes[1], n);
 	w->at += followed & 0xff;
@@ -492,9 +498,9 @@ static __always_inline void begin_request(struct __sk_buff *skb, struct bpf_sock
 					  struct connection *c, struct segment *s)
 {
 	struct counters *n = counters_of(c->stream.slot);
-	u64 len = s->payload_len; /* 64 bits wide: the verifier loses the bounds of a narrower copy */
 	u32 before = c->post_seen;
 	struct start_event *e;
+	u64 len;
 
 	begin_stream(c, bpf_skc_to_tcp_sock(sk), c->post_ns);
 	if (n)
@@ -503,17 +509,13 @@ static __always_inline void begin_request(struct __sk_buff *skb, struct bpf_sock
 	if (!e)
 		return;
 	if (!before) {
-		if (len > HEAD_BYTES)
-			len = HEAD_BYTES;
-		barrier_var(len);
-		if (len >= 1 && !bpf_skb_load_bytes(skb, s->payload_at, e->head, len))
+		len = at_most(s->payload_len, HEAD_BYTES);
+		if (!bpf_skb_load_bytes(skb, s->payload_at, e->head, len))
 			e->head_len = len;
 	} else if (before < POST_BYTES) {
 		*(u64 *)e->head = POST;
-		if (len > HEAD_BYTES - POST_BYTES)
-			len = HEAD_BYTES - POST_BYTES;
-		barrier_var(len);
-		if (len >= 1 && !bpf_skb_load_bytes(skb, s->payload_at, e->head + before, len))
+		len = at_most(s->payload_len, HEAD_BYTES / 2);
+		if (!bpf_skb_load_bytes(skb, s->payload_at, e->head + before, len))
 			e->head_len = before + len;
 	}
 	bpf_ringbuf_submit(e, 0);
@@ -522,14 +524,9 @@ static __always_inline void begin_request(struct __sk_buff *skb, struct bpf_sock
 /* The first bytes of a packet's payload, as many as there are of eight. */
 static __always_inline u64 first_bytes(struct __sk_buff *skb, struct segment *s)
 {
-	u64 bytes = 0, n = s->payload_len;
+	u64 bytes = 0, n = at_most(s->payload_len, sizeof(bytes));
 
-	if (n > sizeof(bytes))
-		n = sizeof(bytes);
-	barrier_var(n);
-	if (n < 1 || n > sizeof(bytes) || bpf_skb_load_bytes(skb, s->payload_at, &bytes, n))
-		return 0;
-	return bytes;
+	return bpf_skb_load_bytes(skb, s->payload_at, &bytes, n) ? 0 : bytes;
 }
 
 /* How many bytes of "POST " have come when `bytes` follow those `seen`; all of them: a request. */
@@ -617,7 +614,7 @@ static __always_inline void keep_early(struct __sk_buff *skb, struct bpf_sock *s
 {
 	struct early early = { .at_ns = bpf_ktime_get_ns(), .slot = slot };
 	struct early_key key = { .local_port = sk->src_port };
-	u64 len = s->payload_len; /* as in begin_request */
+	u64 len = at_most(s->payload_len, HEAD_BYTES);
 	struct early *known;
 	u32 ip4 = 0;
 	u8 first;
@@ -636,10 +633,7 @@ static __always_inline void keep_early(struct __sk_buff *skb, struct bpf_sock *s
 	known = bpf_map_lookup_elem(&early_requests, &key);
 	if (known && known->in_next == early.in_next)
 		return; /* sent again: the socket could not be made */
-	if (len > HEAD_BYTES)
-		len = HEAD_BYTES;
-	barrier_var(len);
-	if (len >= 1 && len <= HEAD_BYTES && !bpf_skb_load_bytes(skb, s->payload_at, early.head, len))
+	if (!bpf_skb_load_bytes(skb, s->payload_at, early.head, len))
 		early.head_len = len;
 	if (bpf_map_update_elem(&early_requests, &key, &early, BPF_ANY))
 		note_lost();
