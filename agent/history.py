@@ -92,14 +92,6 @@ class History:
                 peaks[name] = max(value, peaks.get(name, value))
         return peaks
 
-    def worst_cause(self, seconds: float) -> str:
-        """The cause that was at work longest in the last `seconds`; `none` if none was."""
-        window = self.window(seconds)
-        if window is None:
-            return "none"
-        causes = {cause: ns for cause, ns in window.cause_ns.items() if ns > 0}
-        return max(causes, key=lambda cause: causes[cause], default="none")
-
 
 def _added(now: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:
     return {name: value - before.get(name, 0) for name, value in now.items()}

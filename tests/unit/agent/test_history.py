@@ -1,4 +1,5 @@
 from collections.abc import Mapping
+from dataclasses import replace
 
 from agent.history import HISTOGRAMS_KEPT, KEPT, History, Moment
 from bpf.layout import Counters
@@ -62,17 +63,13 @@ def test_an_engine_that_starts_anew_starts_a_history_anew() -> None:
     assert (window.counters.chunks, window.gap.count) == (7, 7)
 
 
-def test_the_worst_cause_is_the_one_at_work_longest_within_the_window() -> None:
-    history = history_of(
-        moment(0, 0, {"batch": 9 * SECOND_NS}),
-        moment(10, 1, {"batch": 9 * SECOND_NS, "network": 0}),
-        moment(11, 2, {"batch": 9 * SECOND_NS, "network": MS}),
-    )
-    assert history.worst_cause(1) == "network"
-    assert history.worst_cause(3600) == "network"
+def test_causes_and_losses_are_those_of_the_window_and_peaks_the_worst_in_it() -> None:
+    def at(second: int, lost: int, peak: float) -> Moment:
+        causes = {"batch": second * MS}
+        return replace(moment(second, 0, causes), lost={"memory_ns": lost}, peaks={"step": peak})
 
-
-def test_without_trouble_there_is_no_cause() -> None:
-    calm = {"batch": 5 * MS}
-    assert History().worst_cause(10) == "none"
-    assert history_of(moment(0, 0, calm), moment(1, 9, calm)).worst_cause(10) == "none"
+    window = history_of(at(0, 5, 900.0), at(1, 7, 40.0), at(2, 7, 80.0), at(3, 10, 60.0)).window(2)
+    assert window is not None
+    assert window.cause_ns == {"batch": 2 * MS}
+    assert window.lost == {"memory_ns": 3}
+    assert window.peaks == {"step": 80.0}

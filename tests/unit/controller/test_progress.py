@@ -70,6 +70,20 @@ def test_a_long_step_is_no_standstill() -> None:
     assert engine.run(3 * SECOND) is None
 
 
+def test_an_engine_out_of_memory_stands_still_even_if_some_thread_spins() -> None:
+    engine = Engine()
+    engine.share = 0.5
+    engine.pressure = Pressure(out_of_memory=True)
+    stall = engine.run(400 * MS)
+    assert stall is not None
+    assert stall.out_of_memory
+    engine.pressure = Pressure()
+    engine.step()
+    assert engine.progress.stall is not None
+    engine.run(SECOND)
+    assert engine.progress.stall.until_ns < engine.now_ns - SECOND + 2 * TICK_NS
+
+
 def test_an_engine_that_makes_steps_is_never_looked_into() -> None:
     engine = Engine()
     for _ in range(200):
