@@ -141,7 +141,7 @@ def paragraphs(draw: st.DrawFn) -> tuple[bytes, int]:
     return body, is_event
 
 
-@settings(deadline=None, max_examples=250)
+@settings(deadline=None, max_examples=150)
 @given(parts=st.lists(paragraphs(), min_size=1, max_size=12), data=st.data())
 def test_any_events_divided_anyhow_are_counted(
     engine: Engine, parts: list[tuple[bytes, int]], data: st.DataObject
