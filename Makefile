@@ -9,7 +9,7 @@ PACKAGES := clang libbpf-dev libbpf1 python3-venv iproute2 util-linux
 MULTIARCH := $(shell uname -m)-linux-gnu
 ARCH := $(shell uname -m | sed 's/x86_64/x86/;s/aarch64/arm64/')
 
-.PHONY: all setup objects lint format test test-vm demo bench-accuracy bench-causes clean
+.PHONY: all setup objects lint format test test-slow test-vm demo bench-accuracy bench-causes clean
 
 all: setup
 
@@ -45,6 +45,10 @@ format: setup
 # Everything that needs no other kernel: unit tests, real BPF and cgroups (root), real engines.
 test: setup
 	$(BIN)/pytest -q
+
+# The proofs that take longer: every cause named, spans in a real receiver.
+test-slow: setup
+	$(BIN)/pytest -q -m slow
 
 # The same on Debian's kernels 5.10, 6.1, 6.12 and the newest, in QEMU.
 test-vm: setup

@@ -23,6 +23,8 @@ from tests.unit.agent.made import MS, stream
 
 from .otlp_receiver import Protocol, Receiver, eventually, otlp_receiver
 
+pytestmark = pytest.mark.slow
+
 SLO = Slo(ttft_ms=50, gap_ms=20)
 HEAD = (
     b"POST /v1/chat/completions?user=x HTTP/1.1\r\n"

@@ -20,7 +20,7 @@ from .rig import Site, Sitsd
 from .traffic import load
 from .waiting import becomes
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.slow]
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "b7ad6b7169203331"
