@@ -127,7 +127,8 @@ def _cause(signals: Signals, gap_slo_ns: float, neighbour_pressure: float) -> Ca
     on_the_way = _on_the_way(signals, gap_slo_ns)
     if on_the_way is not None:
         return on_the_way
-    long_step = signals.longest_step_ns > LONG_STEP_SHARE * gap_slo_ns
+    # a step that took many times what its batch takes was disturbed by what can't be seen from here
+    long_step = signals.longest_computed_ns > LONG_STEP_SHARE * gap_slo_ns
     if kernel.gaps_over and (long_step or signals.engine is None):
         return Cause.BATCH
     if kernel.ttft_over and signals.engine is not None and signals.engine.waiting:

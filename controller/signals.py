@@ -1,6 +1,6 @@
 """What the controller knows of one engine at one tick, over the last window."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -41,8 +41,9 @@ class Signals:
     """Sums over `window_ns`, and the engine's own state at its end.
 
     `engine` is None where the engine shows no page. `longest_step_ns` is the longest step that
-    ended in the window. `memory_ns` is time that tasks stood still for want of memory. `stall` is
-    a standstill under way or ended in the window, if it was longer than a gap may be.
+    ended in the window, `longest_computed_ns` that of those that took as long as their batch does,
+    and not many times longer. `memory_ns` is time that tasks stood still for want of memory.
+    `stall` is a standstill under way or ended in the window, if it was longer than a gap may be.
     `unsent` is about streams that can't send.
     """
 
@@ -53,6 +54,7 @@ class Signals:
     neighbours_ns: int = 0
     engine: EngineNow | None = None
     longest_step_ns: int = 0
+    longest_computed_ns: int = 0
     arrival_tokens_per_s: float = 0.0
     injected: float = 0.0
     memory_ns: int = 0
@@ -122,8 +124,9 @@ def between(
     injected: float = 0.0,
     stall: Stall | None = None,
     unsent: Unsent = NOTHING_UNSENT,
+    disturbed: Container[int] = (),
 ) -> Signals:
-    """The signals of the window from `first` to `last`."""
+    """The signals of the window from `first` to `last`; `disturbed` are indexes of `steps`."""
     return Signals(
         now_ns=last.now_ns,
         window_ns=last.now_ns - first.now_ns,
@@ -132,6 +135,9 @@ def between(
         neighbours_ns=last.neighbours_ns - first.neighbours_ns,
         engine=engine,
         longest_step_ns=max((step.step_ns for step in steps), default=0),
+        longest_computed_ns=max(
+            (step.step_ns for step in steps if step.index not in disturbed), default=0
+        ),
         arrival_tokens_per_s=arrival_tokens_per_s,
         injected=injected,
         memory_ns=last.pressure.memory_ns - first.pressure.memory_ns,

@@ -101,6 +101,12 @@ class StepModel:
         )
 
 
+def is_outlier(model: StepModel, step: Step) -> bool:
+    """Whether a step took so much longer than its batch does that something disturbed it."""
+    predicted = model.predict_ms(step.prefill_tokens, step.decode_seqs, step.kv_tokens)
+    return model.trusted and step.step_ns / 1e6 > OUTLIER_FACTOR * max(predicted, 1e-6)
+
+
 def learn(model: StepModel, steps: Iterable[Step], disturbed: bool) -> StepModel:
     """The model after `steps`; nothing is learnt while the engine is `disturbed`.
 

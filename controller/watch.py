@@ -10,13 +10,13 @@ from controller.backpressure import Backpressure, Queues, backpressure, send_pre
 from controller.batching import BatchMemory
 from controller.cpu_limits import CpuMemory
 from controller.engines.link import EngineLink
-from controller.engines.page import EngineNow, Step
+from controller.engines.page import STEP_SLOTS, EngineNow, Step
 from controller.limits.cgroup import Group
 from controller.policy_model import Engine
 from controller.pressure import Pressure, PressureReader
 from controller.progress import Progress, Stall
 from controller.signals import Sample, Signals, between
-from controller.step_model import StepModel, learn
+from controller.step_model import StepModel, is_outlier, learn
 from controller.unsent import UnsentWatch
 
 WINDOW_NS: Final = 500_000_000
@@ -59,6 +59,7 @@ class EngineWatch:
         self._unsent = UnsentWatch(policy.slo.gap_ms * 1e6)
         self._samples: deque[Sample] = deque()
         self._steps: deque[Step] = deque()
+        self._disturbed: deque[int] = deque(maxlen=STEP_SLOTS)
         self._arrivals: deque[tuple[int, int]] = deque()
         self._loads: deque[tuple[int, ...]] = deque(maxlen=LOADS_KEPT)
 
@@ -73,6 +74,7 @@ class EngineWatch:
         """Add one tick's figures; returns the signals of the window they end."""
         fresh = self.link.read_page() if self.link is not None else ()
         engine = self.link.now if self.link is not None else None
+        self._disturbed.extend(step.index for step in fresh if is_outlier(self.model, step))
         pressure = self.group_pressure
         self._keep(Sample(now_ns, counters, self.throttled_ns, neighbours_ns, pressure), fresh)
         self._keep_load(now_ns, engine)
@@ -86,6 +88,7 @@ class EngineWatch:
             injected,
             self._stall(),
             self._unsent.take(now_ns, counters),
+            self._disturbed,
         )
         elapsed_ns = now_ns - self.signals.now_ns if self.signals is not None else 0
         self.signals = signals
@@ -136,6 +139,7 @@ class EngineWatch:
         self.model = StepModel()
         self._arrivals.clear()
         self._steps.clear()
+        self._disturbed.clear()
 
     def status(self) -> dict[str, Any]:
         """The engine's part of a `status` message."""

@@ -33,7 +33,9 @@ INJECTION_S: Final = (1.5, 2.5)
 SETTLE_S: Final = 0.8
 """Until the controller's window is past it and has been told of."""
 
-CALM_S: Final = 1.0
+CALM_S: Final = 2.0
+"""What explain tells may begin a moment before what it is asked for."""
+
 CALM_WITHIN_S: Final = 10.0
 MOMENT_S: Final = 1.0
 """sitsd keeps what explain tells from once a second."""

@@ -33,7 +33,7 @@ DROPPER: Final = Path(__file__).with_name("dropper.bpf.c")
 # every array of a step from this size on is memory that the cgroup is charged for anew, as it is
 # with allocators that give memory back
 EXACT_ALLOCATION: Final = ("MALLOC_MMAP_THRESHOLD_=65536", "MALLOC_TRIM_THRESHOLD_=65536")
-HOG: Final = "m = bytearray(1 << 30)\nwhile True: pass"
+HOG: Final = "m = b'x' * (1 << 30)"
 
 
 class CauseRig:

@@ -188,6 +188,11 @@ SITUATIONS: dict[str, tuple[dict[str, Any], Cause]] = {
         {**BUSY, "gaps_over": 1, "engine": RUNNING, "longest_step_ns": LONG_STEP},
         Cause.BATCH,
     ),
+    "a step took many times what its batch takes": (
+        {**BUSY, "gaps_over": 1, "engine": RUNNING}
+        | {"longest_step_ns": 300 * MS, "longest_computed_ns": SHORT_STEP},
+        Cause.UNKNOWN,
+    ),
     "gaps are late and the engine shows nothing of itself": ({**BUSY, "gaps_over": 1}, Cause.BATCH),
     "gaps are late though steps are short": (
         {**BUSY, "gaps_over": 1, "engine": RUNNING, "longest_step_ns": SHORT_STEP},
@@ -235,6 +240,7 @@ durations = st.integers(0, SECOND)
 @st.composite
 def windows(draw: st.DrawFn) -> Signals:
     self_ns, other_ns, rest_ns = draw(durations), draw(durations), draw(durations)
+    longest_ns = draw(durations)
     return Signals(
         now_ns=draw(st.integers(0, 2**62)),
         window_ns=draw(durations),
@@ -256,7 +262,8 @@ def windows(draw: st.DrawFn) -> Signals:
         stall=draw(st.none() | st.just(STALL)),
         unsent=draw(st.builds(Unsent, small, small, small, small)),
         engine=draw(st.none() | st.builds(EngineNow, waiting=small, running=small)),
-        longest_step_ns=draw(durations),
+        longest_step_ns=longest_ns,
+        longest_computed_ns=draw(st.integers(0, longest_ns)),
     )
 
 

@@ -36,6 +36,8 @@ def test_the_longest_step_of_the_window_is_kept() -> None:
     steps = [Step(i, 0, step_ns, 0, 1, 1) for i, step_ns in enumerate((3, 9, 4))]
     assert between(sample, sample, steps=steps).longest_step_ns == 9
     assert between(sample, sample).longest_step_ns == 0
+    disturbed = between(sample, sample, steps=steps, disturbed=[1])
+    assert (disturbed.longest_step_ns, disturbed.longest_computed_ns) == (9, 4)
 
 
 def test_pressure_is_the_share_of_wanted_time_that_others_took() -> None:

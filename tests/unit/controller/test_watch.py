@@ -13,7 +13,7 @@ from controller.backpressure import Queues
 from controller.engines.page import EngineNow, PageWriter, Step
 from controller.policy_model import Engine, Match, Slo
 from controller.signals import Signals
-from controller.step_model import WARM_UP_STEPS, StepModel
+from controller.step_model import TRUST_STEPS, WARM_UP_STEPS, StepModel
 from controller.watch import ARRIVALS_NS, LOAD_EVERY_NS, WINDOW_NS, EngineWatch
 
 from .peers import PAGELESS, STATE, Peer
@@ -148,6 +148,19 @@ def test_steps_teach_the_model(lab: Lab) -> None:
         lab.take(run_ns=18 * MS)
     assert lab.watch.model.steps == 5
     assert lab.watch.model.prefill_steps == 5
+
+
+def test_a_step_far_beyond_the_model_is_not_its_batchs(lab: Lab) -> None:
+    for _ in range(WARM_UP_STEPS + TRUST_STEPS + 5):
+        lab.step(20 * MS)
+        lab.take(run_ns=18 * MS)
+    assert lab.watch.model.trusted
+    lab.step(190 * MS)
+    lab.take(run_ns=18 * MS, gaps_over=4)
+    assert lab.watch.signals is not None
+    assert lab.watch.signals.longest_step_ns == 190 * MS
+    assert lab.watch.signals.longest_computed_ns == 20 * MS
+    assert cause_of(lab.watch) is Cause.UNKNOWN
 
 
 def test_steps_teach_nothing_while_others_take_the_cpu(lab: Lab) -> None:
