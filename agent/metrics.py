@@ -239,7 +239,7 @@ def _streams(engines: tuple[EngineFigures, ...]) -> Iterator[Metric]:
         ("sits_resets_received", "Connections clients reset.", "resets_received"),
         (
             "sits_receive_queue_full",
-            "Segments dropped because the engine had not read those before.",
+            "Times a client was told to stop: the engine had not read what came before.",
             "receive_queue_full",
         ),
         ("sits_writes", "The engine's writes to its streams.", "writes"),
@@ -252,6 +252,11 @@ def _streams(engines: tuple[EngineFigures, ...]) -> Iterator[Metric]:
             "sits_writes_held",
             "Of the stalled, that a client's full window held.",
             "writes_held",
+        ),
+        (
+            "sits_opaque_turns",
+            "Turns on TLS or HTTP/2, timed by writes and counted nowhere else.",
+            "opaque",
         ),
         ("sits_writes_again", "Writes refused for want of room (EAGAIN).", "write_again"),
     ):
