@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CLANG ?= clang
 OBJECTS := $(patsubst bpf/%.bpf.c,bpf/objects/%.bpf.o,$(wildcard bpf/*.bpf.c))
-PACKAGES := clang libbpf-dev libbpf1 python3-venv iproute2 util-linux
+PACKAGES := clang libbpf-dev libbpf1 python3-venv iproute2 util-linux openssl
 MULTIARCH := $(shell uname -m)-linux-gnu
 ARCH := $(shell uname -m | sed 's/x86_64/x86/;s/aarch64/arm64/')
 
