@@ -24,6 +24,8 @@ KNOBS: Final = {
     "long_prefill_tokens": "tokens",
     "max_queued": "requests",
     "ttft_deadline_ms": "ms",
+    "prefill_tokens_per_s": "tokens/s",
+    "max_deferral_ms": "ms",
     "batch_window_ms": "ms",
     "kv_cache_ratio": "ratio",
     "concurrency": "requests",

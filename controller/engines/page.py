@@ -19,7 +19,7 @@ STEP_SLOTS: Final = 64
 """Steps kept: at 5 ms a step a reader that looks every 17 ms misses none."""
 
 _HEADER: Final = struct.Struct("<8sIIQ")
-_NOW: Final = struct.Struct("<17Q")
+_NOW: Final = struct.Struct("<22Q")
 _STEP: Final = struct.Struct("<6Q")
 _NOW_AT: Final = 64
 _STEPS_AT: Final = 256
@@ -36,7 +36,10 @@ class EngineNow:
     `oldest_arrival_ns` is the arrival time (CLOCK_MONOTONIC) of the longest waiting request, 0 when
     none waits. `kv_used` and `kv_total` are tokens. The `*_total` fields only grow. `epoch` is the
     last one in force, 0 without a lease; `max_running` and `max_batched_tokens` are the values in
-    force now.
+    force now. The fields after `lease_expiries_total` are of relegation and shedding, 0 where the
+    engine does neither: `deferred` requests wait behind others now, the longest for
+    `longest_deferral_ms` since it arrived; `on_time_tokens` are prompt tokens of waiting requests
+    that are not deferred.
     """
 
     updated_ns: int = 0
@@ -56,6 +59,11 @@ class EngineNow:
     max_running: int = 0
     max_batched_tokens: int = 0
     lease_expiries_total: int = 0
+    deferred: int = 0
+    deferred_total: int = 0
+    longest_deferral_ms: int = 0
+    shed_total: int = 0
+    on_time_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +131,11 @@ class PageWriter:
             now.max_running,
             now.max_batched_tokens,
             now.lease_expiries_total,
+            now.deferred,
+            now.deferred_total,
+            now.longest_deferral_ms,
+            now.shed_total,
+            now.on_time_tokens,
         )
         if step is not None:
             _STEP.pack_into(

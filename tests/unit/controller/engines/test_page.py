@@ -15,7 +15,7 @@ from controller.engines.page import (
     Step,
 )
 
-FIELDS = 17
+FIELDS = 22
 
 WRITER = """
 import sys
@@ -28,7 +28,7 @@ k = 0
 while True:
     for _ in range(100):
         k += 1
-        writer.write(EngineNow(*[k] * 17), Step(*[k] * 6))
+        writer.write(EngineNow(*[k] * 22), Step(*[k] * 6))
     time.sleep(0.0005)
 """
 
