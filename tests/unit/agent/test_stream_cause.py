@@ -1,9 +1,11 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agent.stream_cause import is_slow, stream_cause
-from bpf.layout import StreamFlags
+from bpf.layout import Stream, StreamFlags
 from controller.attribution import Cause
 from controller.policy_model import Slo
 
@@ -72,6 +74,12 @@ TABLE: list[tuple[str, dict[str, Any], dict[str, int], Cause]] = [
     ("a late first chunk while requests queued", LATE_FIRST, {"queue": 600 * MS}, Cause.QUEUE),
     ("a late first chunk and nothing that ailed", LATE_FIRST, {}, Cause.APPLICATION),
     (
+        "a late write on a stream that also lost segments, and nothing that ailed",
+        LATE | {"retransmits": 99},
+        {},
+        Cause.APPLICATION,
+    ),
+    (
         "no first chunk at all in twice its time",
         {"first_ns": 0, "chunks": 0},
         {"memory": 700 * MS},
@@ -98,6 +106,126 @@ TABLE: list[tuple[str, dict[str, Any], dict[str, int], Cause]] = [
     ("without writes: long steps", ON_WIRE | NO_WRITES, BATCH, Cause.BATCH),
     ("without writes: nothing", ON_WIRE | NO_WRITES, {}, Cause.UNKNOWN),
 ]
+
+
+BOUNDS: list[tuple[str, dict[str, Any], str, int, Cause, Cause]] = [
+    # what else there is, the figure in question, its least value that counts, and the causes
+    # just below it and from it on
+    (
+        "a window that was full for half of the gap",
+        ON_WIRE,
+        "rwnd_limited_ms",
+        200,
+        Cause.NETWORK,
+        Cause.SLOW_READER,
+    ),
+    (
+        "a gap when the application wrote that breaks the SLO",
+        ON_WIRE | {"gap_max_ns": 101 * MS},
+        "write_gap_max_ns",
+        100 * MS + 1,
+        Cause.NETWORK,
+        Cause.BATCH,
+    ),
+    (
+        "a late write that the wire made later by more than itself",
+        LATE | {"write_gap_max_ns": 150 * MS},
+        "gap_max_ns",
+        300 * MS + 1,
+        Cause.BATCH,
+        Cause.NETWORK,
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("others", "figure", "least", "below", "there"),
+    [row[1:] for row in BOUNDS],
+    ids=[row[0] for row in BOUNDS],
+)
+def test_the_cause_changes_exactly_at(
+    others: dict[str, Any], figure: str, least: int, below: Cause, there: Cause
+) -> None:
+    found = [
+        stream_cause(stream(request_ns=BEGAN, **others | {figure: least + by}), ENDED, SLO, BATCH)
+        for by in (-1, 0)
+    ]
+    assert [verdict.cause for verdict in found] == [below, there]
+
+
+def test_where_a_gap_may_be_short_the_wire_has_to_add_20_ms_to_a_late_write() -> None:
+    strict = Slo(ttft_ms=500, gap_ms=5)
+    found = [
+        stream_cause(
+            stream(request_ns=BEGAN, gaps_over=1, write_gap_max_ns=6 * MS, gap_max_ns=ns),
+            ENDED,
+            strict,
+            BATCH,
+        ).cause
+        for ns in (26 * MS, 26 * MS + 1)
+    ]
+    assert found == [Cause.BATCH, Cause.NETWORK]
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> Stream:
+    """Streams of two seconds, with and without what kernels before 6.3 do not tell."""
+    ms = st.integers(0, 2_000)
+    told = draw(st.booleans())
+    return stream(
+        request_ns=BEGAN,
+        first_ns=draw(st.sampled_from([0, BEGAN + 10 * MS, BEGAN + 600 * MS])),
+        head_ns=draw(st.sampled_from([0, BEGAN + 1])),
+        gaps_over=draw(st.integers(0, 3)),
+        gap_max_ns=draw(ms) * MS,
+        write_ns=BEGAN + 1 if told else 0,
+        read_ns=BEGAN + 1 if told else 0,
+        write_gap_max_ns=draw(ms) * MS if told else 0,
+        retransmits=draw(st.integers(0, 20)),
+        rwnd_limited_ms=draw(ms),
+        blocked_ns=draw(ms) * MS,
+    )
+
+
+ailments = st.dictionaries(
+    st.sampled_from([str(cause) for cause in Cause]), st.integers(0, 2_000 * MS)
+)
+ON_THE_WAY = {Cause.NETWORK, Cause.SLOW_READER}
+
+
+@given(streams(), ailments)
+def test_there_is_a_cause_exactly_when_a_stream_was_slow(
+    ended: Stream, ailed: dict[str, int]
+) -> None:
+    cause = stream_cause(ended, ENDED, SLO, ailed).cause
+    assert (cause is Cause.NONE) == (not is_slow(ended, ENDED, SLO))
+
+
+@given(streams(), ailments)
+def test_what_only_the_wire_made_late_is_never_laid_to_the_engine(
+    ended: Stream, ailed: dict[str, int]
+) -> None:
+    if ended.gaps_over and ended.write_ns and ended.write_gap_max_ns <= SLO.gap_ms * MS:
+        assert stream_cause(ended, ENDED, SLO, ailed).cause in ON_THE_WAY
+
+
+@given(streams(), ailments)
+def test_what_was_late_when_it_was_written_is_never_laid_to_the_way(
+    ended: Stream, ailed: dict[str, int]
+) -> None:
+    if ended.write_ns and ended.gap_max_ns <= ended.write_gap_max_ns + 20 * MS:
+        late = ended.write_gap_max_ns > SLO.gap_ms * MS
+        if late or not ended.gaps_over:
+            assert stream_cause(ended, ENDED, SLO, ailed).cause not in ON_THE_WAY
+
+
+@given(streams(), ailments)
+def test_others_troubles_on_the_way_say_nothing_of_a_stream(
+    ended: Stream, ailed: dict[str, int]
+) -> None:
+    own = {name: ns for name, ns in ailed.items() if Cause(name) not in ON_THE_WAY}
+    verdicts = [stream_cause(ended, ENDED, SLO, each) for each in (ailed, own)]
+    assert verdicts[0].cause is verdicts[1].cause
 
 
 @pytest.mark.parametrize(

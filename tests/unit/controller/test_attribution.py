@@ -202,6 +202,10 @@ SITUATIONS: dict[str, tuple[dict[str, Any], Cause]] = {
         {**BUSY, "ttft_over": 1, "engine": QUEUE, "longest_step_ns": LONG_STEP},
         Cause.QUEUE,
     ),
+    "requests queue in time while steps are so long that a wait for a CPU matters": (
+        {**BUSY, "waits_over": 1, "engine": QUEUE, "longest_step_ns": LONG_STEP},
+        Cause.BATCH,
+    ),
     "first tokens are late without a queue because steps are long": (
         {**BUSY, "ttft_over": 1, "engine": RUNNING, "longest_step_ns": LONG_STEP},
         Cause.BATCH,
@@ -265,6 +269,217 @@ def windows(draw: st.DrawFn) -> Signals:
         longest_step_ns=longest_ns,
         longest_computed_ns=draw(st.integers(0, longest_ns)),
     )
+
+
+@st.composite
+def network_troubles(draw: st.DrawFn) -> tuple[dict[str, int], Unsent]:
+    """What the counters gain when the network or clients are at fault, and what can't be sent."""
+    again, stalled = draw(st.integers(0, 100)), draw(st.integers(0, 100))
+    gained = {
+        "retransmits": again,
+        "loss_probes": draw(st.integers(0, again)),
+        "writes_stalled": stalled,
+        "writes_held": draw(st.integers(0, stalled)),
+        "blocked_ns": draw(durations),
+    }
+    return gained, draw(st.builds(Unsent, small, small, small, small))
+
+
+def plus(signals: Signals, **gained: int) -> Signals:
+    kernel = signals.kernel
+    more = {name: getattr(kernel, name) + by for name, by in gained.items()}
+    return replace(signals, kernel=replace(kernel, **more))
+
+
+READ = {
+    *("run_ns", "wait_ns", "wait_other_ns", "gaps_over", "ttft_over", "waits_over"),
+    *("retransmits", "loss_probes", "chunks", "writes_stalled", "writes_held", "blocked_ns"),
+}
+"""Counters that a verdict rests upon; it is the same whatever the others are."""
+UNREAD = sorted(set(Counters.__slots__) - READ)
+
+BOUNDS: list[tuple[str, dict[str, Any], str, int, Cause, Cause]] = [
+    # what else there is, the figure in question, its least value that counts, and the causes
+    # just below it and from it on; windows are of half a second, a gap may be 100 ms
+    *(
+        (name, {**BUSY, "gaps_over": 1, "engine": RUNNING}, name, least, Cause.UNKNOWN, cause)
+        for name, least, cause in (
+            ("longest_step_ns", 50 * MS + 1, Cause.BATCH),
+            ("memory_ns", 50 * MS, Cause.MEMORY),
+            ("throttled_ns", 25 * MS, Cause.OWN_QUOTA),
+            ("retransmits", 1, Cause.NETWORK),
+            ("blocked_ns", 100 * MS, Cause.SLOW_READER),
+        )
+    ),
+    (
+        "a step as long as a gap may be explains what was lost",
+        {**BUSY, "gaps_over": 1, "retransmits": 9, "engine": RUNNING},
+        "longest_step_ns",
+        100 * MS,
+        Cause.NETWORK,
+        Cause.BATCH,
+    ),
+    (
+        "of what stalled, half was held by the client",
+        {**BUSY, "unsent": STUCK, "writes_stalled": 8},
+        "writes_held",
+        4,
+        Cause.NETWORK,
+        Cause.SLOW_READER,
+    ),
+    (
+        "of several late gaps each was spent with unsent bytes",
+        {**BUSY, "gaps_over": 3, "engine": RUNNING},
+        "blocked_ns",
+        300 * MS,
+        Cause.UNKNOWN,
+        Cause.SLOW_READER,
+    ),
+    (
+        "more segments sent again than three a second",
+        BUSY,
+        "retransmits",
+        2,
+        Cause.NONE,
+        Cause.NETWORK,
+    ),
+    (
+        "throttled for half of the wait for others",
+        {**NEIGHBOURS, "gaps_over": 1},
+        "throttled_ns",
+        50 * MS,
+        Cause.NEIGHBOUR_CPU,
+        Cause.OWN_QUOTA,
+    ),
+    (
+        "throttled for half of a window of standstill",
+        {"stall": STALL},
+        "throttled_ns",
+        250 * MS,
+        Cause.ENGINE_STOPPED,
+        Cause.OWN_QUOTA,
+    ),
+    (
+        "memory cost more than neighbours",
+        {**NEIGHBOURS, "gaps_over": 1},
+        "memory_ns",
+        100 * MS + 1,
+        Cause.NEIGHBOUR_CPU,
+        Cause.MEMORY,
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("others", "figure", "least", "below", "there"),
+    [row[1:] for row in BOUNDS],
+    ids=[row[0] for row in BOUNDS],
+)
+def test_the_cause_changes_exactly_at(
+    others: dict[str, Any], figure: str, least: int, below: Cause, there: Cause
+) -> None:
+    both: list[dict[str, Any]] = [{**others, figure: least + by} for by in (-1, 0)]
+    found = [attribute(window(**figures), SLO, PRESSURE) for figures in both]
+    assert [verdict.cause for verdict in found] == [below, there]
+
+
+@pytest.mark.parametrize(
+    ("share", "cause"), [("memory_ns", Cause.MEMORY), ("starved_ns", Cause.NEIGHBOUR_CPU)]
+)
+def test_half_of_a_standstill_is_enough_to_explain_it(share: str, cause: Cause) -> None:
+    explained: list[dict[str, Any]] = [{share: SECOND // 2 + by} for by in (-1, 0)]
+    stalls = [replace(STALL, **each) for each in explained]
+    found = [attribute(window(stall=stall), SLO, PRESSURE).cause for stall in stalls]
+    assert found == [Cause.ENGINE_STOPPED, cause]
+
+
+EVERYTHING: dict[str, Any] = {
+    **NEIGHBOURS,
+    "gaps_over": 3,
+    "ttft_over": 1,
+    "engine": QUEUE,
+    "longest_step_ns": LONG_STEP,
+    "retransmits": 9,
+    "writes_stalled": 9,
+    "writes_held": 9,
+    "unsent": STUCK,
+    "memory_ns": 150 * MS,
+    "throttled_ns": 250 * MS,
+    "stall": STALL,
+}
+
+
+def test_of_all_causes_at_once_the_first_is_named_and_when_it_goes_the_next() -> None:
+    left, named = dict(EVERYTHING), []
+    for gone in (
+        (),
+        ("throttled_ns",),
+        ("stall",),
+        ("memory_ns",),
+        ("run_ns", "wait_ns", "wait_other_ns"),
+        ("unsent",),
+        ("retransmits",),
+        ("longest_step_ns",),
+        ("engine", "ttft_over", "gaps_over"),
+    ):
+        for name in gone:
+            del left[name]
+        named.append(attribute(window(**left), SLO, PRESSURE).cause)
+    assert named == [
+        Cause.OWN_QUOTA,
+        Cause.ENGINE_STOPPED,
+        Cause.MEMORY,
+        Cause.NEIGHBOUR_CPU,
+        Cause.SLOW_READER,
+        Cause.NETWORK,
+        Cause.BATCH,
+        Cause.QUEUE,
+        Cause.NONE,
+    ]
+
+
+@given(windows(), network_troubles())
+def test_no_trouble_on_the_way_is_ever_laid_to_the_batch(
+    signals: Signals, trouble: tuple[dict[str, int], Unsent]
+) -> None:
+    gained, unsent = trouble
+    before = attribute(replace(signals, unsent=Unsent()), SLO, PRESSURE).cause
+    after = attribute(replace(plus(signals, **gained), unsent=unsent), SLO, PRESSURE).cause
+    assert after not in {Cause.BATCH, Cause.QUEUE} or after is before
+
+
+@given(windows(), network_troubles())
+def test_trouble_on_the_way_never_hides_what_comes_before_it(
+    signals: Signals, trouble: tuple[dict[str, int], Unsent]
+) -> None:
+    gained, unsent = trouble
+    before = attribute(signals, SLO, PRESSURE).cause
+    worse = replace(plus(signals, **gained), unsent=unsent)
+    first = {Cause.OWN_QUOTA, Cause.MEMORY, Cause.ENGINE_STOPPED, Cause.NEIGHBOUR_CPU}
+    if before in first:
+        assert attribute(worse, SLO, PRESSURE).cause is before
+
+
+@given(
+    windows(),
+    st.lists(st.integers(0, 2**40), min_size=len(UNREAD), max_size=len(UNREAD)),
+    st.fixed_dictionaries(
+        {
+            "now_ns": st.integers(0, 2**62),
+            "neighbours_ns": durations,
+            "arrival_tokens_per_s": st.floats(0, 1e6),
+            "injected": st.floats(0, 1),
+            "limit_hits": small,
+            "major_faults": small,
+        }
+    ),
+)
+def test_the_cause_does_not_depend_on_anything_else(
+    signals: Signals, unread: list[int], rest: dict[str, Any]
+) -> None:
+    kernel = replace(signals.kernel, **dict(zip(UNREAD, unread, strict=True)))
+    other = replace(signals, kernel=kernel, **rest)
+    assert attribute(other, SLO, PRESSURE).cause is attribute(signals, SLO, PRESSURE).cause
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)

@@ -2,6 +2,8 @@ from dataclasses import replace
 from typing import Final
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bpf.layout import Counters
 from controller.engines.page import EngineNow
@@ -138,6 +140,57 @@ def test_requests_that_nothing_is_heard_of_for_a_minute_are_not_there() -> None:
     stall = engine.run(400 * MS)
     assert stall is not None
     assert stall.until_ns == engine.now_ns
+
+
+@pytest.mark.parametrize(("share", "stopped"), [(IDLE_SHARE, True), (IDLE_SHARE + 0.01, False)])
+def test_next_to_no_cpu_is_none_and_a_little_more_is_a_step(share: float, stopped: bool) -> None:
+    engine = Engine()
+    engine.share = share
+    assert (engine.run(SECOND) is not None) == stopped
+
+
+def test_an_engine_that_computes_again_after_a_pause_was_stopped_only_in_between() -> None:
+    engine = Engine()
+    engine.run(400 * MS)
+    engine.share = 1.0
+    engine.run(300 * MS)
+    computing_ns = engine.now_ns
+    ended = engine.run(SECOND)
+    assert ended is not None
+    assert ended.until_ns < computing_ns
+
+
+def test_a_response_that_nobody_asked_for_is_no_work_left_undone() -> None:
+    engine = Engine(None)
+    engine.counters = Counters(requests=1, ends_complete=2)
+    assert engine.run(SECOND) is None
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.floats(0, 1)), min_size=1, max_size=30))
+def test_an_engine_that_goes_on_within_the_suspicion_is_never_stopped(
+    steps: list[tuple[int, float]],
+) -> None:
+    engine = Engine()
+    for ticks, share in steps:
+        engine.share = share
+        engine.run((ticks - 1) * TICK_NS)
+        assert engine.step() is None
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.floats(0, 1)), min_size=1, max_size=20))
+def test_a_standstill_lies_between_two_signs_of_progress(steps: list[tuple[int, float]]) -> None:
+    engine = Engine()
+    engine.run(TICK_NS)
+    moved_ns = engine.now_ns
+    for ticks, share in steps:
+        engine.share = share
+        stall = engine.run(ticks * TICK_NS)
+        if stall is not None and stall.until_ns > moved_ns:
+            assert stall.since_ns == moved_ns
+            assert stall.until_ns - stall.since_ns > SUSPECT_NS
+            assert stall.until_ns <= engine.now_ns
+        engine.step()
+        moved_ns = engine.now_ns
 
 
 @pytest.mark.parametrize("released", [False, True])

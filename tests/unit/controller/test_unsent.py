@@ -1,5 +1,8 @@
 from typing import Final
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from bpf.layout import Counters
 from controller.unsent import FORGOTTEN, REMEMBERED_NS, Unsent, UnsentWatch
 
@@ -70,3 +73,37 @@ def test_what_writes_met_is_remembered_for_some_seconds() -> None:
     assert (found.stalled, found.held, found.again) == (5, 4, 3)
     found = streams.after(REMEMBERED_NS, **met)
     assert (found.stalled, found.held, found.again) == (0, 0, 0)
+
+
+lives = st.lists(
+    st.tuples(st.integers(0, 200), st.integers(0, 60)).map(lambda t: (t[0], t[0] + t[1])),
+    max_size=8,
+)
+"""Ticks from and up to which streams can't send."""
+
+
+@given(lives)
+def test_no_more_streams_are_called_stuck_than_are(lives: list[tuple[int, int]]) -> None:
+    streams = Streams()
+    for tick in range(260):
+        streams.begun = sum(begin <= tick for begin, _ in lives)
+        streams.ended = sum(end <= tick for _, end in lives)
+        since = tick - LIMIT_NS // TICK_NS
+        stuck = sum(begin <= since and tick < end for begin, end in lives)
+        assert streams.after(TICK_NS).stuck <= stuck
+
+
+@given(st.integers(0, 100), st.integers(0, 40))
+def test_one_stream_alone_is_stuck_exactly_when_it_cannot_send_for_longer(
+    begin: int, ticks: int
+) -> None:
+    streams = Streams()
+    seen = False
+    for tick in range(160):
+        streams.begun, streams.ended = int(begin <= tick), int(begin + ticks <= tick)
+        seen |= streams.after(TICK_NS).stuck == 1
+    # the bound looks back by no more than a sixteenth of the limit, or a tick, too far
+    if ticks * TICK_NS > LIMIT_NS + 2 * TICK_NS:
+        assert seen
+    if ticks * TICK_NS < LIMIT_NS:
+        assert not seen
