@@ -182,7 +182,7 @@ class Actuator:
         """Release the engine's lease."""
         if watch.link is not None and watch.link.held:
             watch.link.release(0, now_ns)
-        watch.batch = BatchMemory()
+        watch.core = replace(watch.core, batch=BatchMemory())
 
     def give_back_limits(self, reason: str) -> None:
         """Undo every limit."""

@@ -1,4 +1,4 @@
-"""The engine's batching: prefill budget and running cap, from the step model under the guards."""
+"""The engine's batching: budget, running cap, relegation; from the step model, under the guards."""
 
 import math
 from collections.abc import Mapping
@@ -6,11 +6,19 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from controller.actions import Proposal, ReleaseKnobs, SetKnobs
+from controller.admission import CALM_NS, can_relegate, is_pressed, relegation_point
 from controller.attribution import OUTSIDE, Cause
 from controller.engines.contract import Knob
 from controller.engines.page import EngineNow
 from controller.guards import DWELL_STEPS, Range, toward
-from controller.laws import MARGIN, prefill_budget, rate_floor, running_cap
+from controller.laws import (
+    MARGIN,
+    jitter_budget,
+    prefill_budget,
+    prefill_rate,
+    rate_floor,
+    running_cap,
+)
 from controller.policy_model import KnobFloors, Slo
 from controller.signals import Signals
 from controller.step_model import StepModel
@@ -27,20 +35,25 @@ BLIND_CUT: Final = 0.7
 
 @dataclass(frozen=True, slots=True)
 class BatchMemory:
-    """The operating point we hold; empty without a lease."""
+    """The operating point we hold; empty without a lease.
+
+    `pressed_ns` is when the queue was last long enough to relegate.
+    """
 
     point: Mapping[str, float] = field(default_factory=dict)
     changed_at_step: int = 0
+    pressed_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class BatchView:
-    """What the engine offers and what it owes."""
+    """What the engine offers and what it owes; a `max_deferral_ms` of 0 means no relegation."""
 
     knobs: Mapping[str, Knob]
     slo: Slo
     floors: KnobFloors
     graph_sizes: tuple[int, ...] = ()
+    max_deferral_ms: int = 0
 
 
 def decide_batch(
@@ -49,69 +62,96 @@ def decide_batch(
     signals: Signals,
     model: StepModel,
     cause: Cause,
+    margin: float = MARGIN,
 ) -> tuple[BatchMemory, Proposal | None]:
     """The next operating point, or None for no change.
 
-    Nothing is changed while the CPU is stolen or throttled, or the cause is outside the engine's
-    batching: a smaller batch would cost throughput and cure nothing.
+    `margin` is the share of the gap SLO that a step may take. Nothing is changed while the CPU is
+    stolen or throttled, or the cause is outside the engine's batching: a smaller batch would cost
+    throughput and cure nothing.
     """
     engine = signals.engine
     if engine is None or cause in OUTSIDE | {Cause.NEIGHBOUR_CPU, Cause.OWN_QUOTA}:
         return memory, None
-    dwelt = engine.steps - memory.changed_at_step >= DWELL_STEPS
+    steps = max(0, engine.steps - memory.changed_at_step)
     if model.trusted:
-        wanted = _modelled(view, signals, engine, model)
+        wanted, rate = _modelled(view, signals, engine, model, margin)
     else:
-        wanted = _blind(view, memory, cause, dwelt)
-    old: dict[str, float] = {}
-    new: dict[str, float] = {}
+        wanted, rate = _blind(view, memory, cause, steps), 0.0
     point = dict(memory.point)
     for name, goal in wanted.items():
         knob = view.knobs.get(name)
-        if knob is None:
-            continue
-        current = point.get(name, knob.start)
-        following = toward(current, goal, _range(view, knob), dwelt)
-        if following != current:
-            old[name], new[name] = current, following
-            point[name] = following
-    if not new:
-        return memory, None
-    reason = _reason(view, model, engine, cause)
+        if knob is not None:
+            current = point.get(name, knob.start)
+            point[name] = toward(current, goal, _range(view, knob), steps)
+    retuned = any(point[name] != memory.point.get(name, view.knobs[name].start) for name in point)
+    memory, relegation = _relegation(view, memory, signals, engine, rate)
+    point |= relegation
     held = {name: value for name, value in point.items() if value != view.knobs[name].start}
-    changed = replace(memory, point=held, changed_at_step=engine.steps)
+    if held == memory.point:
+        return memory, None
+    changed_at = engine.steps if retuned else memory.changed_at_step
+    changed = replace(memory, point=held, changed_at_step=changed_at)
+    reason = _reason(view, model, engine, cause)
+    # what was held before is named too: it goes back to its start value
+    point = {name: value for name, value in point.items() if name in held or name in memory.point}
+    old = {name: memory.point.get(name, view.knobs[name].start) for name in point}
     if not held:
         return changed, Proposal((ReleaseKnobs(dict(memory.point)),), reason)
     # the whole point, so that one answer tells that all of it is in force
-    return changed, Proposal((SetKnobs(point, old | _unchanged(memory, old)),), reason)
+    return changed, Proposal((SetKnobs(point, old),), reason)
 
 
-def _unchanged(memory: BatchMemory, old: Mapping[str, float]) -> dict[str, float]:
-    return {name: value for name, value in memory.point.items() if name not in old}
+def _relegation(
+    view: BatchView, memory: BatchMemory, signals: Signals, engine: EngineNow, rate: float
+) -> tuple[BatchMemory, dict[str, float]]:
+    """The knobs of relegation while a queue is pressed and a while after; then as at the start."""
+    if not can_relegate(view.knobs, view.max_deferral_ms):
+        return memory, {}
+    if is_pressed(signals, engine, view.slo, rate):
+        memory = replace(memory, pressed_ns=signals.now_ns)
+    if memory.pressed_ns is None:
+        return memory, {}
+    point = relegation_point(view.knobs, memory.point, view.slo, view.max_deferral_ms, rate)
+    # not while anybody waits who was passed over: he would be first at once, and all others late
+    if signals.now_ns - memory.pressed_ns < CALM_NS or engine.waiting:
+        return memory, point
+    return replace(memory, pressed_ns=None), {name: view.knobs[name].start for name in point}
 
 
 def _modelled(
-    view: BatchView, signals: Signals, engine: EngineNow, model: StepModel
-) -> dict[str, float]:
+    view: BatchView, signals: Signals, engine: EngineNow, model: StepModel, margin: float
+) -> tuple[dict[str, float], float]:
+    """Where budget and cap should be, and the prompt tokens a second that the budget then gives.
+
+    Where the engine can relegate, a load that no budget keeps up with is answered by who waits, and
+    those that run keep their gaps; elsewhere the rate floor holds.
+    """
     gap_ms, running = view.slo.gap_ms, engine.running
     # planned for those that run, not only those that generate yet: they soon will
-    fits = prefill_budget(model, gap_ms, MARGIN, running, engine.kv_used)
-    floor = rate_floor(model, signals.arrival_tokens_per_s, running, engine.kv_used)
+    fits = prefill_budget(model, gap_ms, margin, running, engine.kv_used)
+    prompts = min(fits, jitter_budget(model, view.slo.jitter_ms))
+    if not can_relegate(view.knobs, view.max_deferral_ms):
+        floor = rate_floor(model, signals.arrival_tokens_per_s, running, engine.kv_used)
+        prompts = max(prompts, floor)
     kv_per_seq = engine.kv_used / running if running else 0.0
-    cap = running_cap(model, gap_ms, MARGIN, kv_per_seq, engine.kv_total)
-    return {
+    cap = running_cap(model, gap_ms, margin, kv_per_seq, engine.kv_total)
+    wanted = {
         # the budget counts one token for each sequence that generates
-        BUDGET: running + max(fits, floor),
+        BUDGET: running + prompts,
         RUNNING: cap if cap < SPARE * (running + engine.waiting) else math.inf,
     }
+    ceiling = view.knobs[BUDGET].start if BUDGET in view.knobs else math.inf
+    most = min(max(prompts, view.floors.min_batched_tokens - running), ceiling - running)
+    return wanted, prefill_rate(model, most, running, engine.kv_used)
 
 
-def _blind(view: BatchView, memory: BatchMemory, cause: Cause, dwelt: bool) -> dict[str, float]:
+def _blind(view: BatchView, memory: BatchMemory, cause: Cause, steps: int) -> dict[str, float]:
     """One long step is seen by many streams, one after another: it is to be cut for once."""
     wanted = {name: view.knobs[name].start for name in (BUDGET, RUNNING) if name in view.knobs}
     if cause is not Cause.BATCH:
         return wanted
-    if not dwelt or BUDGET not in wanted:
+    if steps < DWELL_STEPS or BUDGET not in wanted:
         return {}
     return {BUDGET: memory.point.get(BUDGET, wanted[BUDGET]) * BLIND_CUT}
 

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from typing import Final
 
 GROWTH: Final = 1.05
-"""Grow at most 5% a change (design section 6.6); a cut may be whole."""
+"""Grow at most 5% an engine step since the last change (design section 6.6); a cut may be whole."""
+
+GROWTH_STEPS: Final = 15
+"""Steps that count for growth: the value at most doubles in one change."""
 
 DEAD_BAND: Final = 0.08
 """Smaller changes than this share of the value in force are not worth a write."""
@@ -25,11 +28,12 @@ class Range:
     sizes: Sequence[int] = ()
 
 
-def toward(current: float, wanted: float, allowed: Range, dwelt: bool) -> float:
+def toward(current: float, wanted: float, allowed: Range, steps: int) -> float:
     """The next value on the way from `current` to `wanted`; `current` itself for no change.
 
-    Cut at once, grow by `GROWTH` and only when `dwelt`, stay in the dead band, never leave the
-    range, never above the start value. The way ends at a whole number, and at a captured graph
+    `steps` are those of the engine since the last change. Cut at once, grow by `GROWTH` a step and
+    only after `DWELL_STEPS`, stay in the dead band, never leave the range, never above the start
+    value. The way ends at a whole number, and at a captured graph
     size where there are any.
     """
     if math.isnan(wanted):
@@ -39,9 +43,10 @@ def toward(current: float, wanted: float, allowed: Range, dwelt: bool) -> float:
     if abs(goal - current) <= DEAD_BAND * current and goal != ceiling:
         return current
     if goal > current:
-        if not dwelt:
+        if steps < DWELL_STEPS:
             return current
-        goal = min(goal, float(math.floor(max(current * GROWTH, current + 1))))
+        grown = current * GROWTH ** min(steps, GROWTH_STEPS)
+        goal = min(goal, float(math.floor(max(grown, current + 1))))
     return goal
 
 

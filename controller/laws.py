@@ -43,6 +43,28 @@ def rate_floor(
     return per_ms * model.predict_ms(0, decode_seqs, kv_tokens) / (1 - share)
 
 
+def jitter_budget(model: StepModel, jitter_ms: float) -> float:
+    """Prompt tokens a step may take so that chunk gaps deviate by at most `jitter_ms`.
+
+    Prompts make a step up to b·B longer than one without. A quantity within a range R has a
+    standard deviation of at most R/2 (Popoviciu 1935), so B = 2·J/b. Seed A12. Infinity for no
+    target (0) and for tokens that cost nothing.
+    """
+    if jitter_ms <= 0 or model.prefill_ms <= 0:
+        return math.inf
+    return 2 * jitter_ms / model.prefill_ms
+
+
+def prefill_rate(
+    model: StepModel, prefill_tokens: float, decode_seqs: int, kv_tokens: int
+) -> float:
+    """Prompt tokens a second in steps with `prefill_tokens` of them: 1000·B / t(B); 0 for none."""
+    step_ms = model.predict_ms(prefill_tokens, decode_seqs, kv_tokens)
+    if prefill_tokens <= 0 or step_ms <= 0 or math.isinf(prefill_tokens):
+        return 0.0
+    return 1e3 * prefill_tokens / step_ms
+
+
 def running_cap(
     model: StepModel,
     gap_slo_ms: float,

@@ -8,6 +8,7 @@ import selectors
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from bpf.layout import Edge
@@ -16,13 +17,15 @@ from controller.actions import Proposal
 from controller.actuator import Actuator
 from controller.attribution import Cause
 from controller.backpressure import Queues
-from controller.batching import BatchMemory, BatchView, decide_batch
+from controller.batching import BatchMemory, BatchView
+from controller.core import decide
 from controller.cpu_limits import CpuMemory, CpuView, NeighbourView, decide_cpu
 from controller.engines.client import EngineClient
 from controller.engines.link import EngineLink
 from controller.limits.cgroup import CgroupError
 from controller.limits.cpu import read_throttling
 from controller.policy_model import Engine, Mode, Policy
+from controller.rollback import Trial
 from controller.signals import Signals
 from controller.timing import Timing
 from controller.watch import THROTTLING_EVERY_NS, EngineWatch
@@ -232,10 +235,15 @@ class Loop:
             link = watch.link
             if link is None or not link.can_set or link.hello is None:
                 continue
+            engine = watch.policy
             batch = BatchView(
-                link.hello.knobs, watch.policy.slo, watch.policy.knobs, link.hello.graph_sizes
+                link.hello.knobs,
+                engine.slo,
+                engine.knobs,
+                link.hello.graph_sizes,
+                engine.relegation.max_deferral_ms,
             )
-            watch.batch, proposal = decide_batch(batch, watch.batch, signals, watch.model, cause)
+            watch.core, proposal = decide(batch, watch.core, signals, cause, engine.slo.attainment)
             if proposal is not None:
                 proposals.append((watch, cause, proposal))
         return proposals
@@ -351,7 +359,8 @@ class Loop:
             self._give_back(f"mode {mode}: {reason}")
         self._actuator.reset()
         for watch in self._engines.values():
-            watch.cpu, watch.batch = CpuMemory(), BatchMemory()
+            watch.cpu = CpuMemory()
+            watch.core = replace(watch.core, batch=BatchMemory(), trial=Trial())
             if watch.group is not None and watch.base_weight is None:
                 # refused before; after a change of mode it may be tried again
                 _, watch.group_detail, watch.base_weight = self._actuator.find_group(

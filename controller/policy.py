@@ -25,6 +25,7 @@ from controller.policy_model import (
     Neighbour,
     Otel,
     Policy,
+    Relegation,
     Slo,
 )
 from controller.policy_rules import Rule, cgroup, pattern, unit, whole
@@ -52,6 +53,7 @@ __all__ = [
     "Otel",
     "Policy",
     "PolicyError",
+    "Relegation",
     "Slo",
     "load_policy",
     "parse_policy",

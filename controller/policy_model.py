@@ -46,6 +46,14 @@ class Slo:
     attainment: Annotated[
         float, Key(number(0.5, 0.9999), "Share of streams that must be good.")
     ] = 0.99
+    jitter_ms: Annotated[
+        float,
+        Key(
+            number(0, 60_000, "ms"),
+            "Standard deviation of the gaps that prompts may cause; 0 means that only `gap_ms`"
+            " counts.",
+        ),
+    ] = 0.0
     first_chunk_ms: Annotated[
         float,
         Key(
@@ -54,6 +62,20 @@ class Slo:
             " no part of the SLO.",
         ),
     ] = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Relegation:
+    """What may happen to requests that can't be answered in time any more."""
+
+    max_deferral_ms: Annotated[
+        int,
+        Key(
+            whole(0, 3_600_000, "ms"),
+            "How long a waiting request that will miss its `ttft_ms` may be passed over for those"
+            " that can still make it; 0 means never: first come, first served.",
+        ),
+    ] = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +120,7 @@ class Engine:
     slo: Slo = field(default_factory=Slo)
     limits: Limits = field(default_factory=Limits)
     knobs: KnobFloors = field(default_factory=KnobFloors)
+    relegation: Relegation = field(default_factory=Relegation)
 
 
 @dataclass(frozen=True, slots=True)

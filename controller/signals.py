@@ -12,6 +12,7 @@ from controller.unsent import Unsent
 
 NO_PRESSURE: Final = Pressure()
 NOTHING_UNSENT: Final = Unsent()
+NO_COUNTERS: Final = Counters()
 
 
 LOST_PER_S: Final = 3.0
@@ -44,7 +45,7 @@ class Signals:
     ended in the window, `longest_computed_ns` that of those that took as long as their batch does,
     and not many times longer. `memory_ns` is time that tasks stood still for want of memory.
     `stall` is a standstill under way or ended in the window, if it was longer than a gap may be.
-    `unsent` is about streams that can't send.
+    `unsent` is about streams that can't send. `totals` are the counters at the window's end.
     """
 
     now_ns: int
@@ -62,6 +63,7 @@ class Signals:
     major_faults: int = 0
     stall: Stall | None = None
     unsent: Unsent = NOTHING_UNSENT
+    totals: Counters = NO_COUNTERS
 
     @property
     def neighbour_pressure(self) -> float:
@@ -145,4 +147,5 @@ def between(
         major_faults=last.pressure.major_faults - first.pressure.major_faults,
         stall=stall,
         unsent=unsent,
+        totals=last.counters,
     )

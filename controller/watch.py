@@ -7,7 +7,7 @@ from typing import Any, Final
 from bpf.layout import Counters
 from controller.attribution import MEANING, Cause, Verdict, attribute
 from controller.backpressure import Backpressure, Queues, backpressure, send_pressure
-from controller.batching import BatchMemory
+from controller.core import CoreState, learn_steps
 from controller.cpu_limits import CpuMemory
 from controller.engines.link import EngineLink
 from controller.engines.page import STEP_SLOTS, EngineNow, Step
@@ -16,7 +16,7 @@ from controller.policy_model import Engine
 from controller.pressure import Pressure, PressureReader
 from controller.progress import Progress, Stall
 from controller.signals import Sample, Signals, between
-from controller.step_model import StepModel, is_outlier, learn
+from controller.step_model import is_outlier
 from controller.unsent import UnsentWatch
 
 WINDOW_NS: Final = 500_000_000
@@ -43,9 +43,8 @@ class EngineWatch:
         self.base_weight: int | None = None
         self.group_detail = ""
         self.link = EngineLink(policy.admin_socket, lease_ms) if policy.admin_socket else None
-        self.model = StepModel()
+        self.core = CoreState()
         self.cpu = CpuMemory()
-        self.batch = BatchMemory()
         self.signals: Signals | None = None
         self.verdict = Verdict(Cause.NONE, {})
         self.pressure = Backpressure()
@@ -74,7 +73,7 @@ class EngineWatch:
         """Add one tick's figures; returns the signals of the window they end."""
         fresh = self.link.read_page() if self.link is not None else ()
         engine = self.link.now if self.link is not None else None
-        self._disturbed.extend(step.index for step in fresh if is_outlier(self.model, step))
+        self._disturbed.extend(step.index for step in fresh if is_outlier(self.core.model, step))
         pressure = self.group_pressure
         self._keep(Sample(now_ns, counters, self.throttled_ns, neighbours_ns, pressure), fresh)
         self._keep_load(now_ns, engine)
@@ -92,10 +91,7 @@ class EngineWatch:
         )
         elapsed_ns = now_ns - self.signals.now_ns if self.signals is not None else 0
         self.signals = signals
-        disturbed = signals.neighbour_pressure > DISTURBED or bool(
-            signals.throttled_ns or signals.memory_ns or signals.stall
-        )
-        self.model = learn(self.model, fresh, disturbed)
+        self.core = learn_steps(self.core, fresh, signals, DISTURBED)
         self.pressure = backpressure(
             signals,
             self.policy.slo.ttft_ms,
@@ -112,6 +108,10 @@ class EngineWatch:
     def at_risk(self) -> bool:
         """Whether something was late, or nothing got through, in the window before."""
         return self.signals is not None and self.signals.at_risk
+
+    @property
+    def _is_paused(self) -> bool:
+        return self.signals is not None and self.signals.now_ns < self.core.trial.paused_until_ns
 
     def look(self) -> None:
         """Read what the kernel says of the engine's cgroups; a few times a second is enough."""
@@ -135,22 +135,21 @@ class EngineWatch:
 
     def forget(self) -> None:
         """The engine started anew: nothing learnt or held of it is true any more."""
-        self.batch = BatchMemory()
-        self.model = StepModel()
+        self.core = CoreState()
         self._arrivals.clear()
         self._steps.clear()
         self._disturbed.clear()
 
     def status(self) -> dict[str, Any]:
         """The engine's part of a `status` message."""
-        link = self.link
+        link, model = self.link, self.core.model
         return {
             "admin": {
                 "state": "none" if link is None else str(link.state),
                 "detail": "the policy names no admin socket" if link is None else link.detail,
             },
             "engine": _identity(link),
-            "knobs": _knobs(link, self.batch.point),
+            "knobs": _knobs(link, self.core.batch.point),
             "now": _now(link.now if link is not None else None),
             "loads": list(self._loads),
             "backpressure": {
@@ -177,14 +176,17 @@ class EngineWatch:
             else {"value": self.cpu.weight or self.base_weight, "base": self.base_weight},
             "group_detail": self.group_detail,
             "model": {
-                "trusted": self.model.trusted,
-                "base_ms": self.model.base_ms,
-                "prefill_ms": self.model.prefill_ms,
-                "decode_ms": self.model.decode_ms,
-                "kv_ms": self.model.kv_ms,
-                "error": self.model.error,
-                "steps": self.model.steps,
+                "trusted": model.trusted,
+                "base_ms": model.base_ms,
+                "prefill_ms": model.prefill_ms,
+                "decode_ms": model.decode_ms,
+                "kv_ms": model.kv_ms,
+                "error": model.error,
+                "steps": model.steps,
             },
+            "margin": self.core.trim.margin,
+            "roll_backs": self.core.trial.roll_backs,
+            "paused": self.core.trial.reason if self._is_paused else "",
         }
 
     def _used_ns(self) -> int | None:

@@ -185,7 +185,7 @@ def test_growth_waits_for_the_engines_steps() -> None:
     held = BatchMemory({BUDGET: 100.0}, changed_at_step=BUSY.steps - DWELL_STEPS + 1)
     assert decide(BUSY, held) == (held, None)
     memory, _ = decide(replace(BUSY, steps=BUSY.steps + 1), held)
-    assert memory.point == {BUDGET: 105}
+    assert memory.point == {BUDGET: 115}
 
 
 def test_a_change_names_the_whole_operating_point() -> None:

@@ -19,6 +19,7 @@ from controller.policy import (
     Neighbour,
     Policy,
     PolicyError,
+    Relegation,
     Slo,
     load_policy,
     parse_policy,
@@ -102,10 +103,15 @@ def policies(draw: st.DrawFn) -> Policy:
                     match=matches(index),
                     admin_socket=st.sampled_from([None, Path(f"/run/engine-{index}.sock")]),
                     slo=st.builds(
-                        Slo, numbers(1, 600_000), numbers(1, 60_000), numbers(0.5, 0.9999)
+                        Slo,
+                        numbers(1, 600_000),
+                        numbers(1, 60_000),
+                        numbers(0.5, 0.9999),
+                        numbers(0, 60_000),
                     ),
                     limits=st.builds(Limits, st.integers(0, 10_000)),
                     knobs=st.builds(KnobFloors, st.integers(1, 10**6), st.integers(1, 10**5)),
+                    relegation=st.builds(Relegation, st.integers(0, 3_600_000)),
                 )
             )
             for index, name in enumerate(names[:split])
@@ -222,7 +228,7 @@ lease_ms = 20.0
         (
             ENGINE + "slo.zz = 5",
             "p:3: engines.chat.slo.zz: unknown key,"
-            " known here: ttft_ms, gap_ms, attainment, first_chunk_ms",
+            " known here: ttft_ms, gap_ms, attainment, jitter_ms, first_chunk_ms",
         ),
         (
             ENGINE + "socket = 1",
@@ -235,7 +241,7 @@ lease_ms = 20.0
         (
             ENGINE + 'name = "x"',
             "p:3: engines.chat.name: unknown key, known here: admin_socket, slo, limits, knobs,"
-            " cgroup, unit, command, port",
+            " relegation, cgroup, unit, command, port",
         ),
     ],
 )

@@ -1,6 +1,6 @@
 import select
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -54,6 +54,11 @@ class Lab:
         self.now = replace(self.now, steps=self.now.steps + 1, **now)
         end_ns = self.now_ns + TICK_NS
         self.page.write(self.now, Step(self.now.steps, end_ns, step_ns, prefill, 4, 1000))
+
+    def hold(self, point: Mapping[str, float]) -> None:
+        """As if the core had decided for this operating point."""
+        core = self.watch.core
+        self.watch.core = replace(core, batch=replace(core.batch, point=point))
 
     def close(self) -> None:
         assert self.watch.link is not None
@@ -146,15 +151,15 @@ def test_steps_teach_the_model(lab: Lab) -> None:
     for _ in range(WARM_UP_STEPS + 5):
         lab.step(20 * MS)
         lab.take(run_ns=18 * MS)
-    assert lab.watch.model.steps == 5
-    assert lab.watch.model.prefill_steps == 5
+    assert lab.watch.core.model.steps == 5
+    assert lab.watch.core.model.prefill_steps == 5
 
 
 def test_a_step_far_beyond_the_model_is_not_its_batchs(lab: Lab) -> None:
     for _ in range(WARM_UP_STEPS + TRUST_STEPS + 5):
         lab.step(20 * MS)
         lab.take(run_ns=18 * MS)
-    assert lab.watch.model.trusted
+    assert lab.watch.core.model.trusted
     lab.step(190 * MS)
     lab.take(run_ns=18 * MS, gaps_over=4)
     assert lab.watch.signals is not None
@@ -167,7 +172,7 @@ def test_steps_teach_nothing_while_others_take_the_cpu(lab: Lab) -> None:
     for _ in range(WARM_UP_STEPS + 5):
         lab.step(20 * MS)
         lab.take(run_ns=18 * MS, wait_ns=1 * MS, wait_other_ns=1 * MS)
-    assert lab.watch.model == StepModel()
+    assert lab.watch.core.model == StepModel()
 
 
 def test_the_arrival_rate_is_that_of_the_last_seconds(lab: Lab) -> None:
@@ -239,10 +244,10 @@ def test_a_restarted_engine_is_learnt_anew(lab: Lab) -> None:
         lab.step(20 * MS, prompt_tokens_total=lab.now.prompt_tokens_total + 1000)
         lab.take(run_ns=18 * MS)
     assert rate_of(lab) > 0
-    lab.watch.batch = replace(lab.watch.batch, point={"max_running": 3.0})
+    lab.hold({"max_running": 3.0})
     lab.watch.forget()
-    assert lab.watch.model == StepModel()
-    assert lab.watch.batch.point == {}
+    assert lab.watch.core.model == StepModel()
+    assert lab.watch.core.batch.point == {}
     lab.page.write(EngineNow(prompt_tokens_total=5))
     lab.take()
     assert rate_of(lab) == 0
@@ -260,7 +265,7 @@ def test_the_status_tells_what_is_held_and_what_the_engine_does(lab: Lab) -> Non
     lab.page.write(EngineNow(running=3, waiting=1, kv_used=25, kv_total=100, epoch=7))
     lab.watch.base_weight = 100
     lab.watch.cpu = replace(lab.watch.cpu, weight=1000)
-    lab.watch.batch = replace(lab.watch.batch, point={"max_running": 3.0})
+    lab.hold({"max_running": 3.0})
     lab.take(gaps_over=1)
     status = lab.watch.status()
     assert status["admin"]["state"] == "connected"

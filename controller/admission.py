@@ -1,0 +1,70 @@
+"""Who waits: relegation of requests that will miss their TTFT, for the sake of those that can't.
+
+When prompts arrive faster than they can be computed, first come first served makes every request
+late; served are those that can still be on time, the rest as soon as there is slack, and none is
+passed over beyond a bound (design sections 6.3 and 6.4). The engine orders its queue; what it needs
+to know for that are three leased knobs.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+from controller.engines.contract import Knob
+from controller.engines.page import EngineNow
+from controller.policy_model import Slo
+from controller.signals import Signals
+
+DEADLINE: Final = "ttft_deadline_ms"
+RATE: Final = "prefill_tokens_per_s"
+DEFERRAL: Final = "max_deferral_ms"
+
+DEADLINE_SHARE: Final = 0.9
+"""Of the TTFT target, so that a request is given up before it is late: the way to the user and the
+step in which the first token is computed take the rest."""
+
+PRESSED: Final = 0.25
+"""A queue that takes this share of the TTFT target may soon make requests late."""
+
+CALM_NS: Final = 10_000_000_000
+"""Relegation is given back when no queue was pressed for so long."""
+
+RATE_BAND: Final = 0.15
+"""A change of the prefill rate that is smaller than this share is not worth a write."""
+
+
+def can_relegate(knobs: Mapping[str, Knob], max_deferral_ms: int) -> bool:
+    """Whether the engine can order its queue by deadline and the policy lets it."""
+    return DEADLINE in knobs and max_deferral_ms > 0
+
+
+def is_pressed(signals: Signals, engine: EngineNow, slo: Slo, rate_tokens_per_s: float) -> bool:
+    """Whether the queue may soon make requests late: by its age, or by the time it will take."""
+    if not engine.waiting:
+        return False
+    limit_ns = PRESSED * slo.ttft_ms * 1e6
+    takes_ns = engine.waiting_tokens / rate_tokens_per_s * 1e9 if rate_tokens_per_s > 0 else 0.0
+    return signals.queue_age_ns >= limit_ns or takes_ns >= limit_ns
+
+
+def relegation_point(
+    knobs: Mapping[str, Knob],
+    held: Mapping[str, float],
+    slo: Slo,
+    max_deferral_ms: int,
+    rate_tokens_per_s: float,
+) -> dict[str, float]:
+    """The knobs of relegation; a rate of 0 leaves it to the engine to measure its own.
+
+    The rate in `held` stays where the new one is within `RATE_BAND` of it.
+    """
+    before = held.get(RATE, 0.0)
+    rate = rate_tokens_per_s if math.isfinite(rate_tokens_per_s) else 0.0
+    if rate > 0 and abs(rate - before) <= RATE_BAND * before:
+        rate = before
+    wanted = {DEADLINE: DEADLINE_SHARE * slo.ttft_ms, RATE: rate, DEFERRAL: float(max_deferral_ms)}
+    return {
+        name: float(math.floor(min(max(value, knobs[name].minimum), knobs[name].maximum)))
+        for name, value in wanted.items()
+        if name in knobs
+    }

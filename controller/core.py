@@ -1,0 +1,97 @@
+"""The decision core of one engine: what is learnt, trimmed and decided, without any IO.
+
+The same functions run live, in replay and in simulation: `learn_steps` on every tick, whatever the
+mode; `decide` where decisions are wanted. Layer 1 (every tick) sets the operating point, layer 2
+(once a second) its margin, and takes the point back where it did no good (design section 6).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from bpf.layout import Counters
+from controller.actions import Proposal, ReleaseKnobs
+from controller.attribution import OUTSIDE, Cause
+from controller.batching import BatchMemory, BatchView, decide_batch
+from controller.engines.page import Step
+from controller.rollback import Trial, judge
+from controller.signals import Signals
+from controller.step_model import StepModel, learn
+from controller.trim import Trim, trim
+
+SLOW_NS: Final = 1_000_000_000
+"""Period of layer 2."""
+
+NOT_THE_POINTS: Final = OUTSIDE | {Cause.NEIGHBOUR_CPU, Cause.OWN_QUOTA}
+"""Causes for which neither margin nor operating point is to be judged."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoreState:
+    """All that is kept of an engine between ticks to decide about its batching."""
+
+    model: StepModel = field(default_factory=StepModel)
+    batch: BatchMemory = field(default_factory=BatchMemory)
+    trim: Trim = field(default_factory=Trim)
+    trial: Trial = field(default_factory=Trial)
+    slow_ns: int | None = None
+    totals: Counters = field(default_factory=Counters)
+    disturbed: bool = False
+    """Whether anything but the batch made users wait since layer 2 last ran."""
+
+
+def learn_steps(
+    state: CoreState, steps: Iterable[Step], signals: Signals, disturbed_share: float
+) -> CoreState:
+    """The model after `steps`; nothing is learnt while others take more than `disturbed_share`."""
+    disturbed = signals.neighbour_pressure > disturbed_share or bool(
+        signals.throttled_ns or signals.memory_ns or signals.stall
+    )
+    return replace(state, model=learn(state.model, steps, disturbed))
+
+
+def decide(
+    view: BatchView, state: CoreState, signals: Signals, cause: Cause, attainment: float
+) -> tuple[CoreState, Proposal | None]:
+    """The next operating point, or None for no change.
+
+    `attainment` is the share of streams that must be good, as in the policy.
+    """
+    state = replace(state, disturbed=state.disturbed or cause in NOT_THE_POINTS)
+    if state.slow_ns is None:
+        state = replace(state, slow_ns=signals.now_ns, totals=signals.totals)
+    elif signals.now_ns - state.slow_ns >= SLOW_NS:
+        state, proposal = _slowly(state, signals, attainment)
+        if proposal is not None:
+            return state, proposal
+    if signals.now_ns < state.trial.paused_until_ns:
+        return state, None
+    batch, proposal = decide_batch(
+        view, state.batch, signals, state.model, cause, state.trim.margin
+    )
+    return replace(state, batch=batch), proposal
+
+
+def _slowly(
+    state: CoreState, signals: Signals, attainment: float
+) -> tuple[CoreState, Proposal | None]:
+    """Layer 2: what came of the second that has passed."""
+    assert state.slow_ns is not None
+    passed_s = (signals.now_ns - state.slow_ns) / 1e9
+    passed = signals.totals.since(state.totals)
+    trimmed, trial = state.trim, state.trial
+    if not state.disturbed:
+        trimmed = trim(trimmed, passed.gaps_over, passed.gaps, attainment, passed_s)
+        trial = judge(trial, passed, passed_s, bool(state.batch.point), signals.now_ns)
+    state = replace(
+        state,
+        trim=trimmed,
+        trial=trial,
+        slow_ns=signals.now_ns,
+        totals=signals.totals,
+        disturbed=False,
+    )
+    if signals.now_ns >= trial.paused_until_ns or not state.batch.point:
+        return state, None
+    given_back = ReleaseKnobs(dict(state.batch.point))
+    return replace(state, batch=BatchMemory()), Proposal((given_back,), trial.reason)

@@ -1,0 +1,93 @@
+import math
+from typing import Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.admission import (
+    DEADLINE,
+    DEFERRAL,
+    RATE,
+    RATE_BAND,
+    can_relegate,
+    is_pressed,
+    relegation_point,
+)
+from controller.engines.contract import Knob
+from controller.engines.page import EngineNow
+from controller.policy_model import Slo
+
+from .situations import MS, SECOND, window
+
+SLO: Final = Slo(ttft_ms=2000, gap_ms=60)
+KNOBS: Final = {
+    DEADLINE: Knob(DEADLINE, 0, 600_000, 0, "ms"),
+    RATE: Knob(RATE, 0, 1_000_000, 0, "tokens/s"),
+    DEFERRAL: Knob(DEFERRAL, 0, 3_600_000, 60_000, "ms"),
+}
+NOW_NS: Final = 100 * SECOND
+
+
+def pressed(engine: EngineNow, rate: float = 10_000) -> bool:
+    return is_pressed(window(NOW_NS, engine=engine), engine, SLO, rate)
+
+
+def test_only_an_engine_with_the_knob_relegates() -> None:
+    assert can_relegate(KNOBS, 60_000)
+    assert not can_relegate({RATE: KNOBS[RATE]}, 60_000)
+
+
+def test_the_policy_can_forbid_it() -> None:
+    assert not can_relegate(KNOBS, 0)
+
+
+def test_an_empty_queue_is_not_pressed() -> None:
+    assert not pressed(EngineNow(waiting=0, waiting_tokens=1_000_000))
+
+
+def test_an_old_queue_is_pressed() -> None:
+    assert pressed(EngineNow(waiting=1, oldest_arrival_ns=NOW_NS - 500 * MS))
+    assert not pressed(EngineNow(waiting=1, oldest_arrival_ns=NOW_NS - 499 * MS))
+
+
+def test_a_queue_that_will_take_long_is_pressed() -> None:
+    # 5,000 tokens at 10,000 a second are a quarter of the target of 2 s
+    assert pressed(EngineNow(waiting=1, waiting_tokens=5_000))
+    assert not pressed(EngineNow(waiting=1, waiting_tokens=4_999))
+
+
+def test_without_a_rate_only_the_age_counts() -> None:
+    assert not pressed(EngineNow(waiting=1, waiting_tokens=10**9), rate=0)
+
+
+def test_requests_are_given_up_before_they_are_late() -> None:
+    point = relegation_point(KNOBS, {}, SLO, 60_000, 8_000)
+    assert point == {DEADLINE: 1800, RATE: 8_000, DEFERRAL: 60_000}
+
+
+@pytest.mark.parametrize("rate", [math.inf, math.nan, 0.0])
+def test_without_a_rate_the_engine_measures_its_own(rate: float) -> None:
+    assert relegation_point(KNOBS, {}, SLO, 60_000, rate)[RATE] == 0
+
+
+def test_a_rate_that_hardly_changed_is_not_written() -> None:
+    held = {RATE: 8_000.0}
+    assert relegation_point(KNOBS, held, SLO, 60_000, 8_000 * (1 + RATE_BAND))[RATE] == 8_000
+    assert relegation_point(KNOBS, held, SLO, 60_000, 8_000 * (1.01 + RATE_BAND))[RATE] == 9_280
+
+
+@given(
+    st.floats(1, 600_000), st.integers(1, 3_600_000), st.floats(), st.floats(0, 10**7), st.data()
+)
+def test_no_value_leaves_the_engines_range(
+    ttft_ms: float, deferral_ms: int, rate: float, held: float, data: st.DataObject
+) -> None:
+    knobs = {}
+    for name in (DEADLINE, RATE, DEFERRAL):
+        low, high = sorted(data.draw(st.tuples(*2 * [st.integers(0, 10**6)])))
+        knobs[name] = Knob(name, low, high, low, "")
+    point = relegation_point(knobs, {RATE: held}, Slo(ttft_ms=ttft_ms), deferral_ms, rate)
+    for name, value in point.items():
+        assert knobs[name].minimum <= value <= knobs[name].maximum
+        assert value == int(value)

@@ -1,0 +1,99 @@
+from dataclasses import replace
+from typing import Final
+
+from bpf.layout import Counters
+from controller.actions import Proposal, ReleaseKnobs
+from controller.attribution import Cause
+from controller.batching import BUDGET, BatchMemory, BatchView
+from controller.core import SLOW_NS, CoreState, decide, learn_steps
+from controller.engines.contract import Knob
+from controller.engines.page import EngineNow, Step
+from controller.policy_model import KnobFloors, Slo
+from controller.trim import START
+
+from .situations import MS, SECOND, window
+
+KNOBS: Final = {BUDGET: Knob(BUDGET, 16, 2048, 2048, "tokens")}
+VIEW: Final = BatchView(KNOBS, Slo(ttft_ms=2000, gap_ms=60), KnobFloors())
+ENGINE: Final = EngineNow(steps=500, running=4)
+HELD: Final = CoreState(batch=BatchMemory({BUDGET: 256.0}))
+
+
+def second(
+    state: CoreState, at: int, totals: Counters, cause: Cause = Cause.NONE
+) -> tuple[CoreState, Proposal | None]:
+    signals = replace(window(at * SECOND, engine=ENGINE), totals=totals)
+    return decide(VIEW, state, signals, cause, 0.99)
+
+
+def course(state: CoreState, passed: Counters, seconds: int, cause: Cause) -> CoreState:
+    """The state after seconds in each of which the same was counted; stops at a proposal."""
+    names = Counters.__slots__
+    for at in range(seconds):
+        totals = Counters(*(at * getattr(passed, name) for name in names))
+        state, _ = second(state, at + 1, totals, cause)
+    return state
+
+
+LATE: Final = Counters(gaps=100, gaps_over=20, chunks=104, requests=4, first_chunks=4)
+GOOD: Final = replace(LATE, gaps_over=0)
+
+
+def test_the_margin_shrinks_while_gaps_are_late_for_the_batchs_sake() -> None:
+    assert course(CoreState(), LATE, 5, Cause.BATCH).trim.margin < START
+
+
+def test_the_margin_grows_while_none_is() -> None:
+    assert course(CoreState(), GOOD, 5, Cause.NONE).trim.margin > START
+
+
+def test_what_others_do_moves_no_margin() -> None:
+    for cause in (Cause.NEIGHBOUR_CPU, Cause.OWN_QUOTA, Cause.NETWORK, Cause.SLOW_READER):
+        assert course(CoreState(), LATE, 5, cause).trim.margin == START
+
+
+def test_one_tick_that_others_disturbed_spoils_its_second() -> None:
+    state, _ = second(CoreState(), 1, Counters())
+    signals = replace(window(SECOND + 500 * MS, engine=ENGINE), totals=LATE)
+    state, _ = decide(VIEW, state, signals, Cause.NETWORK, 0.99)
+    state, _ = second(state, 2, LATE, Cause.BATCH)
+    assert state.trim.margin == START
+    assert not state.disturbed
+
+
+def test_a_point_that_does_harm_is_given_back_and_not_set_again_in_the_pause() -> None:
+    free = course(CoreState(), GOOD, 15, Cause.NONE)
+    held = replace(free, batch=HELD.batch, slow_ns=None)
+    names = Counters.__slots__
+    released = None
+    at = 16
+    while released is None and at < 60:
+        totals = Counters(*((at - 16) * getattr(LATE, name) for name in names))
+        held = replace(held, batch=held.batch if held.batch.point else HELD.batch)
+        held, proposal = second(held, at, totals, Cause.UNKNOWN)
+        if proposal is not None and isinstance(proposal.actions[0], ReleaseKnobs):
+            released = proposal
+        at += 1
+    assert released is not None
+    assert "late" in released.reason
+    assert held.trial.roll_backs == 1
+    assert held.batch == BatchMemory()
+    again, proposal = second(held, at, totals, Cause.BATCH)
+    assert proposal is None
+    assert again.batch == BatchMemory()
+
+
+def test_layer_two_runs_once_a_second() -> None:
+    state, _ = second(CoreState(), 1, Counters())
+    signals = replace(window(SECOND + SLOW_NS - 1, engine=ENGINE), totals=LATE)
+    state, _ = decide(VIEW, state, signals, Cause.BATCH, 0.99)
+    assert state.trim.margin == START
+    state, _ = second(state, 2, LATE, Cause.BATCH)
+    assert state.trim.margin != START
+
+
+def test_a_disturbed_step_teaches_nothing() -> None:
+    step = Step(100, SECOND, 10 * MS, 50, 4, 1000)
+    stolen = window(run_ns=50 * MS, wait_ns=50 * MS, wait_other_ns=50 * MS)
+    assert learn_steps(CoreState(), [step], stolen, 0.1) == CoreState()
+    assert learn_steps(CoreState(), [step], window(), 0.1).model.steps == 1
