@@ -7,7 +7,8 @@ from typing import Protocol, cast
 
 from bpf.layout import Counters
 from controller.actions import ReleaseKnobs, SetKnobs
-from controller.batching import BUDGET, BatchView, decide_batch
+from controller.batching import BUDGET, BatchView
+from controller.core import decide
 from controller.engines.contract import Hello, Knob
 from controller.engines.link import EngineLink
 from controller.engines.page import EngineNow, Step
@@ -119,7 +120,9 @@ class Ours:
         """`policy` has SLO and floors, `controller` periods and thresholds."""
         hello = Hello("simulated", "1", "simulated", 1, knobs, graph_sizes, None, 10_000)
         self._controller = controller
-        self._view = BatchView(knobs, policy.slo, policy.knobs, graph_sizes)
+        self._view = BatchView(
+            knobs, policy.slo, policy.knobs, graph_sizes, policy.relegation.max_deferral_ms
+        )
         self._link = _VirtualLink(hello)
         self.watch = EngineWatch(policy, 1, None, controller.lease_ms)
         self.watch.link = cast(EngineLink, self._link)
@@ -131,8 +134,8 @@ class Ours:
         signals = watch.take(
             seen.now_ns, seen.counters, 0, 0.0, self._controller.neighbour_pressure
         )
-        watch.batch, proposal = decide_batch(
-            self._view, watch.batch, signals, watch.model, watch.verdict.cause
+        watch.core, proposal = decide(
+            self._view, watch.core, signals, watch.verdict.cause, watch.policy.slo.attainment
         )
         if proposal is None:
             return None
