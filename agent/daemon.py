@@ -24,6 +24,7 @@ from agent.discovery import Discovery, Surroundings
 from agent.history import Moment
 from agent.http import HttpError, metrics_app, tcp_server, unix_server
 from agent.judge import Judge
+from agent.learnt import LearntFile
 from agent.metrics import EngineFigures, Figures, FiguresCollector, NeighbourFigures
 from agent.node import HISTOGRAMS, Node
 from agent.notify import notify
@@ -50,6 +51,7 @@ from controller.wire import EngineTarget, NeighbourTarget, targets_message
 POLICY_PATH: Final = Path("/etc/sits/policy.toml")
 UNDO_NAME: Final = "undo.json"
 JOURNAL_NAME: Final = "journal.db"
+LEARNT_NAME: Final = "learnt.json"
 LOCK_NAME: Final = "sitsd.lock"
 
 _TICK_S: Final = 0.1
@@ -85,6 +87,7 @@ class Daemon:
             raise StartError(str(error)) from None
         journal.lose_pending()
         self._recorder = Recorder(journal)
+        self._learnt = LearntFile(agent.state_dir / LEARNT_NAME)
         self._state = State(policy)
         hierarchies = read_hierarchies()
         self._discovery = Discovery(policy, hierarchies)
@@ -124,7 +127,7 @@ class Daemon:
         self._node.load(self._on_event)
         self._state.set_problems("kernel", self._node.problems)
         self._supervisor = Supervisor(
-            policy, self._node.handles, self._undo_path, self._forget_open
+            policy, self._node.handles, self._undo_path, self._forget_open, self._learnt.message
         )
 
     def run(self) -> None:
@@ -330,6 +333,8 @@ class Daemon:
                 self._recorder.ack(message)
                 if self._tracing is not None:
                     self._tracing.ack(message)
+            case "learnt":
+                self._learnt.take(message["key"], message["learnt"])
             case "event":
                 self._event(
                     message["kind"], message["subject"], message["detail"], message["mono_ns"]

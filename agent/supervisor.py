@@ -55,9 +55,14 @@ class Supervisor:
         handles: Handles,
         undo_path: Path,
         on_death: Callable[[], None],
+        learnt: Callable[[], Mapping[str, Any]],
     ) -> None:
-        """Nothing is started before `tick`; `on_death` is called when a controller died."""
+        """Nothing is started before `tick`; `on_death` is called when a controller died.
+
+        `learnt` gives the message that tells a new one what is known of engines.
+        """
         self._on_death = on_death
+        self._learnt = learnt
         self._policy = policy
         self._handles = handles
         self._undo_path = undo_path
@@ -197,6 +202,7 @@ class Supervisor:
                 "undo_path": str(self._undo_path),
             }
         )
+        self._channel.send(self._learnt())
         if self._targets is not None:
             self._channel.send(self._targets)
         self._started_s = time.monotonic()

@@ -28,6 +28,7 @@ from controller.policy_model import Engine, Mode, Policy
 from controller.rollback import Trial
 from controller.signals import Signals
 from controller.timing import Timing
+from controller.warm import SAVE_NS, Learnt, parse_learnt
 from controller.watch import THROTTLING_EVERY_NS, EngineWatch
 from controller.wire import Channel, EngineTarget, Message, NeighbourTarget, parse_targets
 
@@ -94,6 +95,8 @@ class Loop:
         self._rows: set[int] = set()
         self._edge_ns: int | None = None
         self._injected: tuple[float, int] = (0.0, 0)
+        self._learnt: dict[str, Learnt] = {}
+        self._saved_ns = 0
         self._selector = selectors.DefaultSelector()
         self._registered: dict[str, EngineClient] = {}
         self._last_tick_ns = 0
@@ -163,6 +166,9 @@ class Loop:
         if now_ns - self._limits_ns >= LIMITS_EVERY_NS:
             self._limits_ns = now_ns
             self._actuator.check_limits(self._engines)
+        if now_ns - self._saved_ns >= SAVE_NS:
+            self._saved_ns = now_ns
+            self._hand_over_learnt()
         self._follow_links(now_ns)
         self._take_answers(now_ns)
         if now_ns - self._status_ns >= STATUS_EVERY_NS:
@@ -289,6 +295,8 @@ class Loop:
             for notice in watch.link.take_notices():
                 if notice.kind in {"engine_restarted", "engine_lost"}:
                     watch.forget()
+                elif notice.kind == "engine_seen":
+                    watch.remember(self._learnt)
                 self._actuator.event(notice.kind, watch.policy.name, {"detail": notice.detail})
         for reaction_ns in self._actuator.take_reactions():
             self._timings["reaction"].add(reaction_ns)
@@ -306,6 +314,12 @@ class Loop:
                 self._set_targets(message)
             case "mode":
                 self._set_mode(message["mode"], message.get("reason", ""))
+            case "learnt":
+                self._learnt = {
+                    key: learnt
+                    for key, raw in message["engines"].items()
+                    if (learnt := parse_learnt(raw)) is not None
+                }
             case "inject":
                 until_ns = self._clock() + int(message["duration_ms"] * 1e6)
                 self._injected = (message["value"], until_ns)
@@ -341,6 +355,15 @@ class Loop:
             {each.name: each.cgroup for each in neighbours}, self._engines
         )
         self._rows = {watch.row for watch in self._engines.values()}
+
+    def _hand_over_learnt(self) -> None:
+        """Tell the agent what to keep over a restart, where it changed."""
+        for watch in self._engines.values():
+            key, learnt = watch.learnt(self._learnt)
+            if learnt is None or self._learnt.get(key) == learnt:
+                continue
+            self._learnt[key] = learnt
+            self._channel.send({"type": "learnt", "key": key, "learnt": learnt.as_dict()})
 
     def _is_same(self, watch: EngineWatch, target: EngineTarget) -> bool:
         group, _, _ = self._actuator.find_group(target.cgroup)

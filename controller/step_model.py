@@ -101,6 +101,14 @@ class StepModel:
         )
 
 
+def remembered(theta: Vector, covariance: Matrix, error: float) -> StepModel:
+    """A model with what an earlier run learnt, and as sure of it: trusted at once if that one was.
+
+    Steps that contradict it correct it; where they do so grossly, its error costs it the trust.
+    """
+    return StepModel(theta, covariance, TRUST_STEPS, TRUST_PREFILL_STEPS, error)
+
+
 def is_outlier(model: StepModel, step: Step) -> bool:
     """Whether a step took so much longer than its batch does that something disturbed it."""
     predicted = model.predict_ms(step.prefill_tokens, step.decode_seqs, step.kv_tokens)

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from bpf.layout import Counters
@@ -18,6 +19,7 @@ from controller.progress import Progress, Stall
 from controller.signals import Sample, Signals, between
 from controller.step_model import is_outlier
 from controller.unsent import UnsentWatch
+from controller.warm import Learnt, fingerprint, model_of, note, prompt_class, trim_of
 
 WINDOW_NS: Final = 500_000_000
 ARRIVALS_NS: Final = 5_000_000_000
@@ -139,6 +141,33 @@ class EngineWatch:
         self._arrivals.clear()
         self._steps.clear()
         self._disturbed.clear()
+
+    def remember(self, known: Mapping[str, Learnt]) -> None:
+        """Begin with what an earlier run learnt of this engine, if it did."""
+        key = self._fingerprint
+        if key in known and not self.core.model.steps:
+            model = model_of(known[key])
+            self.core = replace(self.core, model=model, trim=trim_of(known[key], self._lengths))
+
+    def learnt(self, known: Mapping[str, Learnt]) -> tuple[str, Learnt | None]:
+        """The engine's fingerprint and what is to be remembered of it."""
+        key, core = self._fingerprint, self.core
+        return key, note(known.get(key), core.model, core.trim, self._lengths) if key else None
+
+    @property
+    def _fingerprint(self) -> str:
+        """Empty for an engine that does not say who it is."""
+        if self.link is None or self.link.hello is None:
+            return ""
+        return fingerprint(self.policy.name, self.link.hello)
+
+    @property
+    def _lengths(self) -> int:
+        """The class of the prompts that the engine has had so far."""
+        now = self.link.now if self.link is not None else None
+        if now is None or not now.requests_total:
+            return 0
+        return prompt_class(now.prompt_tokens_total / now.requests_total)
 
     def status(self) -> dict[str, Any]:
         """The engine's part of a `status` message."""

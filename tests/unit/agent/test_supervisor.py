@@ -19,6 +19,7 @@ CPUS = 1
 MAX_TARGETS = 64
 """So many that the counters fill whole pages: a reader one row short finds nothing behind them."""
 
+LEARNT: dict[str, Any] = {"type": "learnt", "engines": {}}
 POLICY = parse_policy(
     f'mode = "shadow"\n[agent]\nmax_targets = {MAX_TARGETS}\n[engines.chat]\nport = 8000\n', "test"
 )
@@ -44,7 +45,9 @@ def deaths() -> list[int]:
 
 @pytest.fixture
 def supervisor(tmp_path: Path, handles: Handles, deaths: list[int]) -> Iterator[Supervisor]:
-    made = Supervisor(POLICY, handles, tmp_path / "undo.json", lambda: deaths.append(1))
+    made = Supervisor(
+        POLICY, handles, tmp_path / "undo.json", lambda: deaths.append(1), lambda: LEARNT
+    )
     yield made
     made.stop()
     assert children() == []

@@ -280,3 +280,33 @@ def test_the_status_tells_what_is_held_and_what_the_engine_does(lab: Lab) -> Non
     assert status["now"]["kv_use"] == 0.25
     assert (status["now"]["running"], status["now"]["waiting"]) == (3, 1)
     assert status["cpu_weight"] == {"value": 1000, "base": 100}
+
+
+def trust(lab: Lab) -> None:
+    """Let the watch see steps until its model is trusted."""
+    for index in range(80):
+        lab.take()
+        lab.step((10 + index % 7) * MS, prefill=10 * (index % 7 + 1), requests_total=1)
+    lab.take()
+    assert lab.watch.core.model.trusted
+
+
+def test_a_restarted_controller_begins_with_what_was_learnt(lab: Lab, alone: EngineWatch) -> None:
+    trust(lab)
+    key, learnt = lab.watch.learnt({})
+    assert learnt is not None
+    model = lab.watch.core.model
+    lab.watch.forget()
+    lab.watch.remember({key: learnt})
+    assert lab.watch.core.model.trusted
+    assert lab.watch.core.model.theta == model.theta
+    assert alone.learnt({}) == ("", None)
+
+
+def test_what_is_remembered_takes_the_place_of_nothing_that_was_seen(lab: Lab) -> None:
+    trust(lab)
+    key, learnt = lab.watch.learnt({})
+    assert learnt is not None
+    before = lab.watch.core
+    lab.watch.remember({key: replace(learnt, theta=(1.0, 1.0, 1.0, 1.0))})
+    assert lab.watch.core == before
