@@ -9,7 +9,7 @@ PACKAGES := clang libbpf-dev libbpf1 python3-venv iproute2 util-linux openssl
 MULTIARCH := $(shell uname -m)-linux-gnu
 ARCH := $(shell uname -m | sed 's/x86_64/x86/;s/aarch64/arm64/')
 
-.PHONY: all setup objects lint format test test-slow test-vm demo bench-accuracy bench-causes clean
+.PHONY: all setup objects lint format test test-slow test-vm demo bench-accuracy bench-causes bench-slo clean
 
 all: setup
 
@@ -67,6 +67,11 @@ bench-accuracy: setup
 # Whether each cause is named right, injection by injection; build/causes.json.
 bench-causes: setup
 	$(BIN)/python -m tests.bench.cause_matrix $(BENCH_OPTIONS)
+
+# Goodput against fixed settings and an AIMD on the same arrivals; build/slo.json. A full run takes
+# up to 40 minutes; BENCH_OPTIONS=--quick takes 4. What was run is kept: run it again to go on.
+bench-slo: setup
+	$(BIN)/python -m tests.bench.slo $(BENCH_OPTIONS)
 
 clean:
 	rm -rf build $(VENV) bpf/objects *.egg-info

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,15 +22,25 @@ PAGE: Final = 1000
 """Streams or decisions asked for at once."""
 
 
-def policy_text(rig: Rig, stage: Stage, slo: Slo, metrics_port: int) -> str:
-    """The policy of this run: one engine, its neighbours, nothing outside the run's directory."""
+def policy_text(
+    rig: Rig,
+    stage: Stage,
+    slo: Slo,
+    metrics_port: int,
+    mode: str = "observe",
+    state_dir: Path | None = None,
+) -> str:
+    """The policy of this run: one engine, its neighbours, nothing outside the run's directory.
+
+    `state_dir` is below the run's directory without one given.
+    """
     lines = [
-        'mode = "observe"',
+        f'mode = "{mode}"',
         "[agent]",
         f'metrics_address = "127.0.0.1:{metrics_port}"',
         f"admin_socket = {_quoted(rig.run_dir / 'admin.sock')}",
         f"run_dir = {_quoted(rig.run_dir / 'sits')}",
-        f"state_dir = {_quoted(rig.run_dir / 'state')}",
+        f"state_dir = {_quoted(state_dir or rig.run_dir / 'state')}",
         f"pin_dir = {_quoted(rig.pin_dir)}",
         f"[engines.{ENGINE}]",
         f"cgroup = {_quoted(rig.groups.path('engine'))}",
@@ -44,8 +55,9 @@ def policy_text(rig: Rig, stage: Stage, slo: Slo, metrics_port: int) -> str:
 class Sits:
     """A running sitsd."""
 
-    def __init__(self, client: AgentClient) -> None:
+    def __init__(self, client: AgentClient, process: subprocess.Popen[bytes]) -> None:
         self.client = client
+        self.process = process
         self._last_stream = 0
 
     def new_streams(self, ended: int) -> list[Mapping[str, Any]]:
@@ -68,9 +80,11 @@ class Sits:
 
     def decisions(self, mode: str, since_ns: int) -> int:
         """How many decisions were taken in `mode` since `since_ns`."""
-        return sum(
-            each["mode"] == mode for each in self._newest_decisions() if each["mono_ns"] >= since_ns
-        )
+        return sum(each["mode"] == mode for each in self.decided_since(since_ns))
+
+    def decided_since(self, since_ns: int) -> Iterator[Mapping[str, Any]]:
+        """The decisions taken since `since_ns`, newest first."""
+        return (each for each in self._newest_decisions() if each["mono_ns"] >= since_ns)
 
     def set_mode(self, mode: str) -> None:
         """Change the mode."""
@@ -83,10 +97,12 @@ class Sits:
             before = page[-1]["id"]
 
 
-def start_sitsd(rig: Rig, stage: Stage, slo: Slo) -> Sits:
-    """Start sitsd in observe mode; returns when it follows the engine and has its admin socket."""
+def start_sitsd(
+    rig: Rig, stage: Stage, slo: Slo, mode: str = "observe", state_dir: Path | None = None
+) -> Sits:
+    """Start sitsd; returns when it follows the engine and has its admin socket."""
     policy = rig.run_dir / "policy.toml"
-    policy.write_text(policy_text(rig, stage, slo, free_port()))
+    policy.write_text(policy_text(rig, stage, slo, free_port(), mode, state_dir))
     daemon = rig.start(
         "sitsd",
         [str(Path(sys.executable).with_name("sitsd")), "--policy", str(policy)],
@@ -107,7 +123,7 @@ def start_sitsd(rig: Rig, stage: Stage, slo: Slo) -> Sits:
             missing = _missing(client.status())
         except ClientError:
             continue
-    return Sits(client)
+    return Sits(client, daemon)
 
 
 _NEEDED: Final[Mapping[str, Callable[[Mapping[str, Any]], bool]]] = {

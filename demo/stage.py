@@ -54,18 +54,26 @@ class Neighbours:
 class Stage:
     """An engine that runs on `rig`."""
 
-    def __init__(self, rig: Rig, python: str = sys.executable) -> None:
+    def __init__(
+        self,
+        rig: Rig,
+        python: str = sys.executable,
+        options: Sequence[str] = ENGINE_OPTIONS,
+    ) -> None:
+        """`options` are those of `sits-reference-engine`."""
         self.rig = rig
         self.admin_socket = rig.run_dir / "engine.sock"
-        self._port = free_port()
+        self.page = rig.run_dir / "engine.page"
+        self._options = tuple(options)
+        self.port = free_port()
         self._python = python
 
     def start_engine(self) -> None:
         """Start the reference engine in its cgroup; returns when it serves."""
         command = [str(Path(self._python).with_name("sits-reference-engine"))]
-        command += [f"--host={HOST}", f"--port={self._port}", *ENGINE_OPTIONS]
+        command += [f"--host={HOST}", f"--port={self.port}", *self._options]
         command += [f"--admin-socket={self.admin_socket}"]
-        command += [f"--page={self.rig.run_dir / 'engine.page'}"]
+        command += [f"--page={self.page}"]
         engine = self.rig.start(
             "engine",
             command,
@@ -73,7 +81,7 @@ class Stage:
             self.rig.groups.procs("engine"),
         )
         until = time.monotonic() + READY_WITHIN_S
-        while not _healthy(self._port):
+        while not _healthy(self.port):
             if engine.poll() is not None:
                 raise RigError(f"the engine ended at once:\n{self.rig.failure('engine')}")
             if time.monotonic() > until:
@@ -87,16 +95,17 @@ class Stage:
         during: Callable[[float], None] = lambda _: None,
         *,
         keep_alive: bool = False,
+        every_s: float = WATCH_EVERY_S,
     ) -> Sent:
         """Have the client send `plan`; returns when every request has ended.
 
-        `during` is called every so often with the seconds since the plan began, not before.
+        `during` is called every `every_s` with the seconds since the plan began, not before.
         """
         plan_file = self.rig.run_dir / f"{name}.plan"
         out = self.rig.run_dir / f"{name}.jsonl"
         plan_file.write_text("".join(plan_lines(plan)))
         cpu = self.rig.cores.client
-        command = [self._python, "-m", "demo.client", f"--host={HOST}", f"--port={self._port}"]
+        command = [self._python, "-m", "demo.client", f"--host={HOST}", f"--port={self.port}"]
         command += [f"--plan={plan_file}", f"--out={out}", f"--cpu={cpu}"]
         command += ["--keep-alive"] if keep_alive else []
         client = self.rig.start("client", command, (cpu,))
@@ -105,7 +114,7 @@ class Stage:
                 elapsed_s = _elapsed_s(began_file(out))
                 if elapsed_s is not None and elapsed_s >= 0:
                     during(elapsed_s)
-                time.sleep(WATCH_EVERY_S)
+                time.sleep(every_s)
         finally:
             self.rig.stop(client, signal.SIGKILL)
         if client.returncode:

@@ -1,0 +1,119 @@
+"""Every contender on the same arrivals, and the best of a sweep among them."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from demo.trace import Load
+
+from .bench import Bench, Spec
+from .contenders import AIMD, BUDGET, DEFAULT, SITS, Contender
+from .extent import Extent
+from .figures import Run, figures
+from .material import Material
+from .summary import ratio, summary
+
+RUNNING: Final = "max_running"
+DEADLINE: Final = "ttft_deadline_ms"
+DEFERRAL: Final = "max_deferral_ms"
+MAX_DEFERRAL_MS: Final = 10_000
+"""Of the static points with relegation; the engine measures its prefill rate itself."""
+
+
+def compare(
+    bench: Bench,
+    extent: Extent,
+    name: str,
+    material: Material,
+    share: float,
+    load: Callable[[int, float], Load],
+) -> dict[str, Any]:
+    """The entry of one scenario; `load` makes the load of a seed for a window of seconds."""
+    field = _Field(bench, extent, name, material, load)
+    runs = {each.name: field.on_all_seeds(each) for each in (DEFAULT, SITS, AIMD)}
+    sweep = field.sweep(static_points(extent))
+    finalists = [point for point, _ in sweep[: extent.finalists]]
+    points = {"best_static": field.best_of(finalists)}
+    if DEADLINE in bench.knobs:
+        late = field.sweep(relegating_points(finalists, extent, material.slo.ttft_ms))
+        relegating = [point for point, _ in late[: extent.finalists]]
+        points["best_static_relegation"] = field.best_of(relegating)
+        sweep += late
+    found = {
+        **material.as_dict(),
+        "share_of_capacity": share,
+        "time_factor": {seed: plan.speed for seed, plan in field.plans.items()},
+        **{contender: summary(made) for contender, made in runs.items()},
+        **{
+            contender: {**summary(made), "knobs": dict(point.knobs)}
+            for contender, (point, made) in points.items()
+        },
+        "sweep": [{"knobs": dict(point.knobs), "goodput_rps": rps} for point, rps in sweep],
+    }
+    for contender in points:
+        found[f"goodput_ratio_vs_{contender}"] = ratio(found["sits"], found[contender])
+    return found
+
+
+def static_points(extent: Extent) -> list[Contender]:
+    """The grid of token budgets and running caps."""
+    return [
+        Contender(f"{budget} × {running}", "static", {BUDGET: budget, RUNNING: running})
+        for budget in extent.budgets
+        for running in extent.running
+    ]
+
+
+def relegating_points(
+    points: Iterable[Contender], extent: Extent, slo_ttft_ms: float
+) -> list[Contender]:
+    """These points, with the engine putting behind others what can't be on time any more."""
+    return [
+        Contender(
+            f"{point.name}, deadline {share:g} × SLO",
+            "static",
+            {**point.knobs, DEADLINE: round(slo_ttft_ms * share), DEFERRAL: MAX_DEFERRAL_MS},
+        )
+        for point in points
+        for share in extent.deadline_shares
+    ]
+
+
+class _Field:
+    """The loads of one scenario, and runs on them."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        extent: Extent,
+        name: str,
+        material: Material,
+        load: Callable[[int, float], Load],
+    ) -> None:
+        self._bench = bench
+        self._name = name
+        self._slo = material.slo
+        self._first = material.plan(load(extent.seeds[0], extent.sweep_window_s))
+        self.plans = {seed: material.plan(load(seed, extent.window_s)) for seed in extent.seeds}
+
+    def sweep(self, points: Iterable[Contender]) -> list[tuple[Contender, float]]:
+        """The goodput of each point on the first seed's shorter window, the best first."""
+        found = []
+        for point in points:
+            spec = Spec(point, self._first, self._slo)
+            run = self._bench.run(f"{self._name}, sweep, {point.name}", spec)
+            found.append((point, figures([run]).goodput_rps))
+        return sorted(found, key=lambda each: -each[1])
+
+    def on_all_seeds(self, contender: Contender) -> list[Run]:
+        """A run for each seed."""
+        return [
+            self._bench.run(
+                f"{self._name}, seed {seed}, {contender.name}", Spec(contender, plan, self._slo)
+            )
+            for seed, plan in self.plans.items()
+        ]
+
+    def best_of(self, points: Sequence[Contender]) -> tuple[Contender, list[Run]]:
+        """The point with the most goodput over all seeds."""
+        tried = [(point, self.on_all_seeds(point)) for point in points]
+        return max(tried, key=lambda each: figures(each[1]).goodput_rps)

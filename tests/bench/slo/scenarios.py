@@ -1,0 +1,139 @@
+"""What the bench runs, by name."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from demo.trace import Load
+
+from .bench import Bench, Spec
+from .compare import compare
+from .contenders import DEFAULT, OBSERVE, SITS
+from .extent import Extent
+from .figures import figures
+from .loads import (
+    BURSTY_SHARE,
+    CODE,
+    CONVERSATION,
+    STEADY_SHARE,
+    STEP_FACTOR,
+    STEP_SHARE,
+    step,
+    stretch,
+)
+from .material import material
+from .summary import summary
+
+SLACK_SHARE: Final = 0.25
+"""Of the code trace, for what neighbours do to it: alone, nearly every request is good."""
+
+SLOW_SHARE: Final = 0.4
+SLOW_READERS: Final = 4
+
+Scenario = Callable[[Bench, Extent], dict[str, Any]]
+
+
+def bursty(bench: Bench, extent: Extent) -> dict[str, Any]:
+    """The code trace: bursts above the capacity, the mean below."""
+    code = material(bench, extent, CODE)
+
+    def load(seed: int, window_s: float) -> Load:
+        return stretch(code.requests, seed, code.rate(BURSTY_SHARE), window_s)
+
+    return compare(bench, extent, "bursty", code, BURSTY_SHARE, load)
+
+
+def steady(bench: Bench, extent: Extent) -> dict[str, Any]:
+    """The conversation trace, below capacity."""
+    talk = material(bench, extent, CONVERSATION)
+
+    def load(seed: int, window_s: float) -> Load:
+        return stretch(talk.requests, seed, talk.rate(STEADY_SHARE), window_s)
+
+    return compare(bench, extent, "steady", talk, STEADY_SHARE, load)
+
+
+def stepped(bench: Bench, extent: Extent) -> dict[str, Any]:
+    """A load that doubles for the middle third."""
+    talk = material(bench, extent, CONVERSATION)
+
+    def load(seed: int, window_s: float) -> Load:
+        return step(talk.requests, seed, talk.rate(STEP_SHARE), window_s)
+
+    return compare(bench, extent, "step", talk, STEP_SHARE * (2 + STEP_FACTOR) / 3, load)
+
+
+def neighbour(bench: Bench, extent: Extent) -> dict[str, Any]:
+    """The code trace with slack: alone, and beside six neighbours, watched and controlled."""
+    code = material(bench, extent, CODE)
+    found: dict[str, Any] = {**code.as_dict(), "share_of_capacity": SLACK_SHARE}
+    for name, contender, disturbed in (
+        ("alone", OBSERVE, False),
+        ("observe", OBSERVE, True),
+        ("sits", SITS, True),
+    ):
+        runs = []
+        for seed in extent.seeds:
+            load = stretch(code.requests, seed, code.rate(SLACK_SHARE), extent.window_s)
+            spec = Spec(contender, code.plan(load), code.slo, neighbours=disturbed)
+            runs.append(bench.run(f"neighbour, seed {seed}, {name}", spec))
+        found[name] = summary(runs)
+    return found
+
+
+def slow_readers(bench: Bench, extent: Extent) -> dict[str, Any]:
+    """A steady load, with and without clients beside it that read slowly.
+
+    The figures are those of the others.
+    """
+    talk = material(bench, extent, CONVERSATION)
+    found: dict[str, Any] = {
+        **talk.as_dict(),
+        "share_of_capacity": SLOW_SHARE,
+        "slow_readers": SLOW_READERS,
+    }
+    for name, contender, slow in (
+        ("observe_without", OBSERVE, 0),
+        ("observe", OBSERVE, SLOW_READERS),
+        ("sits_without", SITS, 0),
+        ("sits", SITS, SLOW_READERS),
+    ):
+        runs = []
+        for seed in extent.seeds:
+            load = stretch(talk.requests, seed, talk.rate(SLOW_SHARE), extent.window_s)
+            spec = Spec(contender, talk.plan(load), talk.slo, slow_readers=slow)
+            runs.append(bench.run(f"slow readers, seed {seed}, {name}", spec))
+        found[name] = summary(runs)
+        found[name]["slow_failed"] = [text for run in runs for text in run.seen["slow_failed"]]
+    return found
+
+
+def overload(bench: Bench, extent: Extent) -> dict[str, Any]:
+    """The conversation trace at rising shares of the capacity."""
+    talk = material(bench, extent, CONVERSATION)
+    seed = extent.seeds[0]
+    found: dict[str, Any] = {**talk.as_dict(), "seeds": [seed]}
+    for contender in (DEFAULT, SITS):
+        levels = {}
+        for share in extent.overload_shares:
+            load = stretch(talk.requests, seed, talk.rate(share), extent.window_s)
+            spec = Spec(contender, talk.plan(load), talk.slo)
+            run = bench.run(f"overload, {share:g} × capacity, {contender.name}", spec)
+            levels[share] = (summary([run]), figures([run]).goodput_rps)
+        peak = max(rps for _, rps in levels.values())
+        last = levels[max(levels)][1]
+        found[contender.name] = {
+            "levels": {f"{share:g}": entry for share, (entry, _) in levels.items()},
+            "peak_goodput_rps": peak,
+            "goodput_share_of_peak": last / peak if peak else None,
+        }
+    return found
+
+
+SCENARIOS: Final[Mapping[str, Scenario]] = {
+    "bursty": bursty,
+    "steady": steady,
+    "step": stepped,
+    "neighbour": neighbour,
+    "slow_readers": slow_readers,
+    "overload": overload,
+}
