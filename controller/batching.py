@@ -33,6 +33,11 @@ BLIND_CUT: Final = 0.7
 """Without a trusted model a batch that is too large is cut by this, as AIMD would."""
 
 
+KEPT_RATE: Final = 0.75
+"""A load that no budget keeps up with may not make every gap late for the last quarter of the rate
+at which prompts are computed: large batches gain little."""
+
+
 @dataclass(frozen=True, slots=True)
 class BatchMemory:
     """The operating point we hold; empty without a lease.
@@ -131,9 +136,11 @@ def _modelled(
     # planned for those that run, not only those that generate yet: they soon will
     fits = prefill_budget(model, gap_ms, margin, running, engine.kv_used)
     prompts = min(fits, jitter_budget(model, view.slo.jitter_ms))
+    start = view.knobs[BUDGET].start if BUDGET in view.knobs else math.inf
     if not can_relegate(view.knobs, view.max_deferral_ms):
-        floor = rate_floor(model, signals.arrival_tokens_per_s, running, engine.kv_used)
-        prompts = max(prompts, floor)
+        most_tokens_per_s = prefill_rate(model, start - running, running, engine.kv_used)
+        needed = min(signals.arrival_tokens_per_s, KEPT_RATE * most_tokens_per_s)
+        prompts = max(prompts, rate_floor(model, needed, running, engine.kv_used))
     kv_per_seq = engine.kv_used / running if running else 0.0
     cap = running_cap(model, gap_ms, margin, kv_per_seq, engine.kv_total)
     wanted = {
@@ -141,8 +148,7 @@ def _modelled(
         BUDGET: running + prompts,
         RUNNING: cap if cap < SPARE * (running + engine.waiting) else math.inf,
     }
-    ceiling = view.knobs[BUDGET].start if BUDGET in view.knobs else math.inf
-    most = min(max(prompts, view.floors.min_batched_tokens - running), ceiling - running)
+    most = min(max(prompts, view.floors.min_batched_tokens - running), start - running)
     return wanted, prefill_rate(model, most, running, engine.kv_used)
 
 

@@ -7,17 +7,26 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from controller.actions import ReleaseKnobs, SetKnobs
+from controller.admission import CALM_NS, DEADLINE, DEFERRAL, RATE
 from controller.attribution import OUTSIDE, Cause
-from controller.batching import BLIND_CUT, BUDGET, RUNNING, BatchMemory, BatchView, decide_batch
+from controller.batching import (
+    BLIND_CUT,
+    BUDGET,
+    KEPT_RATE,
+    RUNNING,
+    BatchMemory,
+    BatchView,
+    decide_batch,
+)
 from controller.engines.contract import Knob
 from controller.engines.page import EngineNow
 from controller.guards import DEAD_BAND, DWELL_STEPS
-from controller.laws import MARGIN
+from controller.laws import MARGIN, prefill_rate
 from controller.policy_model import KnobFloors, Slo
 from controller.step_model import StepModel
 
 from . import synthetic
-from .situations import window
+from .situations import SECOND, window
 
 SLO: Final = Slo(ttft_ms=2000, gap_ms=60)
 KNOBS: Final = {
@@ -84,13 +93,19 @@ def test_the_budget_is_cut_to_what_fits_into_the_gap() -> None:
 
 
 def test_the_budget_stays_at_what_the_arrivals_need() -> None:
-    # the floor at λ = 13 tokens/ms: 13·26 / (1 − 13·0.06)
-    memory, _ = decide(BUSY, arrival_tokens_per_s=13_000)
-    assert memory.point == {BUDGET: 20 + int(13 * 26 / 0.22)}
+    # the floor at λ = 9 tokens/ms: 9·26 / (1 − 9·0.06)
+    memory, _ = decide(BUSY, arrival_tokens_per_s=9_000)
+    assert memory.point == {BUDGET: 20 + int(9 * 26 / 0.46)}
 
 
-def test_the_budget_is_not_cut_at_all_when_no_budget_keeps_up() -> None:
-    assert decide(BUSY, arrival_tokens_per_s=1e6) == (BatchMemory(), None)
+@pytest.mark.parametrize("arrival_tokens_per_s", [13_000, 1e6])
+def test_what_hardly_any_budget_keeps_up_with_leaves_three_quarters_of_the_rate(
+    arrival_tokens_per_s: float,
+) -> None:
+    memory, _ = decide(BUSY, arrival_tokens_per_s=arrival_tokens_per_s)
+    most = prefill_rate(TRUSTED, 2048 - 20, 20, 20_000)
+    kept = prefill_rate(TRUSTED, memory.point[BUDGET] - 20, 20, 20_000)
+    assert kept == pytest.approx(KEPT_RATE * most, rel=0.01)
 
 
 def test_the_policys_floor_holds() -> None:
@@ -294,3 +309,64 @@ def test_what_cannot_be_met_costs_hardly_any_throughput() -> None:
     alone = synthetic.run(load, 20, SLO, controlled=False)
     controlled = synthetic.run(load, 20, SLO)
     assert controlled.tokens > 0.95 * alone.tokens
+
+
+RELEGATING: Final = replace(
+    VIEW,
+    knobs=KNOBS
+    | {
+        DEADLINE: Knob(DEADLINE, 0, 600_000, 0, "ms"),
+        RATE: Knob(RATE, 0, 1_000_000, 0, "tokens/s"),
+        DEFERRAL: Knob(DEFERRAL, 0, 3_600_000, 60_000, "ms"),
+    },
+    max_deferral_ms=30_000,
+)
+QUEUED: Final = replace(BUSY, waiting=3, waiting_tokens=30_000)
+
+
+def test_a_long_queue_is_ordered_by_deadline() -> None:
+    memory, action = decide(QUEUED, view=RELEGATING)
+    assert isinstance(action, SetKnobs)
+    # 416 prompt tokens in a step of 51 ms
+    rate = int(1000 * 416 / 50.96)
+    assert action.values[RATE] == pytest.approx(rate, rel=0.01)
+    assert action.values[BUDGET] == 436
+    assert (action.values[DEADLINE], action.values[DEFERRAL]) == (1800, 30_000)
+    assert memory.pressed_ns is not None
+
+
+def test_without_a_model_the_engine_relegates_at_its_own_rate() -> None:
+    old = replace(QUEUED, oldest_arrival_ns=99 * SECOND)
+    memory, _ = decide(old, model=UNTRUSTED, view=RELEGATING)
+    assert memory.point == {DEADLINE: 1800, DEFERRAL: 30_000}
+
+
+def test_a_short_queue_is_left_as_it_is() -> None:
+    memory, _ = decide(replace(QUEUED, waiting=1, waiting_tokens=100), view=RELEGATING)
+    assert memory.point == {BUDGET: 436}
+
+
+def test_where_requests_can_be_relegated_no_arrivals_make_gaps_late() -> None:
+    memory, _ = decide(QUEUED, view=RELEGATING, arrival_tokens_per_s=1e6)
+    assert memory.point[BUDGET] == 436
+
+
+def test_relegation_ends_after_a_calm_but_not_before_the_last_waits_no_more() -> None:
+    memory, _ = decide(QUEUED, view=RELEGATING)
+    assert memory.pressed_ns is not None
+    since_ns = memory.pressed_ns - CALM_NS
+    calm = replace(memory, pressed_ns=since_ns)
+    one, _ = decide(replace(BUSY, waiting=1), calm, view=RELEGATING)
+    assert DEADLINE in one.point
+    none, _ = decide(BUSY, calm, view=RELEGATING)
+    assert none.point == {BUDGET: 436}
+    assert none.pressed_ns is None
+    soon, _ = decide(BUSY, replace(calm, pressed_ns=since_ns + 1), view=RELEGATING)
+    assert DEADLINE in soon.point
+
+
+def test_a_change_of_the_rate_alone_does_not_hold_growth_back() -> None:
+    memory, _ = decide(QUEUED, view=RELEGATING)
+    slower = replace(memory, point=memory.point | {RATE: 1.0})
+    again, _ = decide(replace(QUEUED, steps=BUSY.steps + 1), slower, view=RELEGATING)
+    assert again.changed_at_step == memory.changed_at_step
