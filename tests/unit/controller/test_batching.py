@@ -367,6 +367,6 @@ def test_relegation_ends_after_a_calm_but_not_before_the_last_waits_no_more() ->
 
 def test_a_change_of_the_rate_alone_does_not_hold_growth_back() -> None:
     memory, _ = decide(QUEUED, view=RELEGATING)
-    slower = replace(memory, point=memory.point | {RATE: 1.0})
+    slower = replace(memory, point={**memory.point, RATE: 1.0})
     again, _ = decide(replace(QUEUED, steps=BUSY.steps + 1), slower, view=RELEGATING)
     assert again.changed_at_step == memory.changed_at_step
