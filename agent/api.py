@@ -9,7 +9,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar, get_args
+from typing import Any, Final, Literal, Protocol, TypeVar, get_args
 from urllib.parse import parse_qsl
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
@@ -18,6 +18,7 @@ from agent.stages import FACTOR
 from controller.plain import plain
 from controller.policy_model import Mode
 
+Order = Literal["newest", "worst"]
 JsonObject = dict[str, Any]
 """What `json.dumps` takes and writes as an object. NaN and infinities are sent as null."""
 
@@ -32,6 +33,7 @@ MAX_REASON_CHARS: Final = 500
 
 _MAX_ID: Final = (1 << 63) - 1
 _MODES: Final[tuple[Mode, ...]] = get_args(Mode)
+_ORDERS: Final[tuple[Order, ...]] = get_args(Order)
 _LOG: Final = logging.getLogger("sits.api")
 _Value = TypeVar("_Value")
 
@@ -76,8 +78,14 @@ class AgentView(Protocol):
         """
         ...
 
-    def journal(self, limit: int, engine: str | None, before: int | None) -> JsonObject:
-        """The newest `limit` decisions and events, newest first; decisions with id < `before`."""
+    def journal(
+        self, limit: int, engine: str | None, before: int | None, order: Order
+    ) -> JsonObject:
+        """`limit` decisions and the newest events.
+
+        Decisions are the newest with id < `before`, newest first, or those with the worst outcome,
+        worst first.
+        """
         ...
 
     def policy(self) -> JsonObject:
@@ -212,6 +220,16 @@ def _number(
     return float(text)
 
 
+def _order(values: Mapping[str, str]) -> Order:
+    wanted = values.get("order", "newest")
+    order = next((order for order in _ORDERS if order == wanted), None)
+    if order is None:
+        raise ApiError(400, f"order is one of {', '.join(_ORDERS)}, not {_shown(wanted)}")
+    if order == "worst" and "before" in values:
+        raise ApiError(400, "parameter before is for the newest decisions, not for the worst")
+    return order
+
+
 def _engine(view: AgentView, values: Mapping[str, str]) -> str | None:
     """The engine asked for, if one was, which the view knows."""
     name = values.get("engine")
@@ -290,11 +308,12 @@ _CALLS: Final[Mapping[str, _Call]] = {
     ),
     "/v1/journal": _Call(
         "GET",
-        ("limit", "engine", "before"),
+        ("limit", "engine", "before", "order"),
         lambda view, values: view.journal(
             _whole(values, "limit", 20, 1, MAX_DECISIONS),
             values.get("engine"),
             _whole(values, "before", None, 1, _MAX_ID),
+            _order(values),
         ),
     ),
     "/v1/policy": _Call("GET", (), lambda view, _: view.policy()),

@@ -75,10 +75,14 @@ class AgentClient:
         return self._get("stages", engine=engine, **given)
 
     def journal(
-        self, limit: int = 20, engine: str | None = None, before: int | None = None
+        self,
+        limit: int = 20,
+        engine: str | None = None,
+        before: int | None = None,
+        order: str | None = None,
     ) -> dict[str, Any]:
-        """The newest decisions and events."""
-        return self._get("journal", limit=limit, engine=engine, before=before)
+        """The newest decisions, or with `order` "worst" those with the worst outcome; events."""
+        return self._get("journal", limit=limit, engine=engine, before=before, order=order)
 
     def policy(self) -> dict[str, Any]:
         """The policy in force."""

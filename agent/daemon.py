@@ -28,6 +28,7 @@ from agent.learnt import LearntFile
 from agent.metrics import EngineFigures, Figures, FiguresCollector, NeighbourFigures
 from agent.node import HISTOGRAMS, Node
 from agent.notify import notify
+from agent.outcomes import AFTER_NS, Outcomes
 from agent.recorder import Recorder
 from agent.sampler import Sampler
 from agent.spans import Meanwhile, SpanCounts
@@ -88,6 +89,7 @@ class Daemon:
         journal.lose_pending()
         self._recorder = Recorder(journal)
         self._learnt = LearntFile(agent.state_dir / LEARNT_NAME)
+        self._outcomes = Outcomes(self._recorder.outcome)
         self._state = State(policy)
         hierarchies = read_hierarchies()
         self._discovery = Discovery(policy, hierarchies)
@@ -167,6 +169,7 @@ class Daemon:
                 for message in self._supervisor.receive():
                     self._said(message)
                 self._judge.settle()
+                self._outcomes.settle(time.monotonic_ns(), self._moment)
                 selector.select(_TICK_S)
                 self._node.consume()
                 with suppress(BlockingIOError):
@@ -267,6 +270,7 @@ class Daemon:
         )
 
     def _forget_open(self) -> None:
+        self._outcomes.forget()
         self._recorder.forget_open()
         if self._tracing is not None:
             self._tracing.forget_open()
@@ -289,6 +293,8 @@ class Daemon:
                 wait,
                 self._state.lost(engine.name),
                 self._state.take_peaks(engine.name),
+                sum(self._state.ends(engine.name).values()),
+                self._state.good(engine.name),
             )
             row = rows.get(engine.name)
             with self._state.lock:
@@ -327,6 +333,7 @@ class Daemon:
             case "decision":
                 self._state.count_decision(message["engine"], message["cause"])
                 self._recorder.decision(message)
+                self._await_outcome(message)
                 if self._tracing is not None:
                     self._tracing.decision(message)
             case "ack":
@@ -339,6 +346,21 @@ class Daemon:
                 self._event(
                     message["kind"], message["subject"], message["detail"], message["mono_ns"]
                 )
+
+    def _await_outcome(self, message: Mapping[str, Any]) -> None:
+        engine, now = message["engine"], self._moment(message["engine"])
+        with self._state.lock:
+            earlier = self._state.history(engine).moment(now.at_ns - AFTER_NS)
+        self._outcomes.decided(message["tag"], engine, now, earlier)
+
+    def _moment(self, engine: str) -> Moment:
+        """How an engine stands now, as far as outcomes need it."""
+        return Moment(
+            time.monotonic_ns(),
+            self._node.counters(engine),
+            ended=sum(self._state.ends(engine).values()),
+            good=self._state.good(engine),
+        )
 
     def _event(
         self, kind: str, subject: str, detail: Mapping[str, Any], mono_ns: int | None = None
@@ -354,6 +376,8 @@ class Daemon:
     def _change_mode(self) -> None:
         if self._mode_asked is not None:
             (mode, reason), self._mode_asked = self._mode_asked, None
+            if mode != self._supervisor.mode:
+                self._outcomes.forget()
             self._supervisor.set_mode(mode, reason)
 
     def _controller_fields(self) -> Mapping[str, Any]:

@@ -18,7 +18,7 @@ class Moment:
     """What had been counted by `at_ns`. Everything in it only grows, but for `peaks`.
 
     `lost` is what the controller counts of the engine's cgroups; `peaks` are the largest figures
-    since the moment before.
+    since the moment before. `ended` streams ended, `good` of them within their SLO.
     """
 
     at_ns: int
@@ -29,6 +29,8 @@ class Moment:
     wait: Histogram = EMPTY
     lost: Mapping[str, int] = field(default_factory=dict)
     peaks: Mapping[str, float] = field(default_factory=dict)
+    ended: int = 0
+    good: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class History:
 
     def add(self, moment: Moment) -> None:
         """Add the newest moment. One that counted less is of an engine that started anew."""
-        if self._moments and _went_back(self._moments[-1].counters, moment.counters):
+        if self._moments and went_back(self._moments[-1].counters, moment.counters):
             self._moments.clear()
         self._moments.append(moment)
         if len(self._moments) > HISTOGRAMS_KEPT:
@@ -62,6 +64,11 @@ class History:
                 self._moments[-HISTOGRAMS_KEPT - 1] = replace(
                     old, ttft=EMPTY, gap=EMPTY, wait=EMPTY
                 )
+
+    def moment(self, at_ns: int) -> Moment | None:
+        """The last moment by `at_ns`, or the first there is; None without any."""
+        first = self._moments[0] if self._moments else None
+        return next((m for m in reversed(self._moments) if m.at_ns <= at_ns), first)
 
     def window(self, seconds: float) -> Window | None:
         """The last `seconds`, or as much of them as is known; None with less than two moments."""
@@ -97,5 +104,6 @@ def _added(now: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:
     return {name: value - before.get(name, 0) for name, value in now.items()}
 
 
-def _went_back(before: Counters, after: Counters) -> bool:
+def went_back(before: Counters, after: Counters) -> bool:
+    """Whether something counted less afterwards: it is not the same target any more."""
     return any(getattr(after, name) < getattr(before, name) for name in Counters.__slots__)

@@ -11,8 +11,9 @@ from typing import Any, Final
 from controller.journal import Change, Decision, Event, Journal
 
 MAX_QUEUED: Final = 10_000
-MAX_OPEN: Final = 1_000
-"""Decisions whose answer is still awaited; older ones keep the answer they have."""
+MAX_KNOWN: Final = 2_000
+"""Decisions to which an answer, inputs or an outcome may still come; older ones keep what they
+have."""
 
 CLOSE_S: Final = 2.0
 """How long the end waits for a disk that does not take what is queued."""
@@ -31,6 +32,7 @@ class Recorder:
         self.dropped = 0
         self._give_up_s = float("inf")
         self._rows: OrderedDict[int, int] = OrderedDict()
+        self._unanswered: set[int] = set()
         self._queue: queue.Queue[Callable[[], None] | None] = queue.Queue(MAX_QUEUED)
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
         self._thread.start()
@@ -42,6 +44,10 @@ class Recorder:
     def ack(self, message: Mapping[str, Any]) -> None:
         """Write an `ack` message of the controller."""
         self._put(lambda: self._acknowledge(message))
+
+    def outcome(self, tag: int, outcome: Mapping[str, Any]) -> None:
+        """Write what came of the decision `tag`."""
+        self._put(lambda: self._set(self.journal.set_outcome, tag, outcome))
 
     def event(self, event: Event) -> None:
         """Write a change of state."""
@@ -89,24 +95,37 @@ class Recorder:
                 ack=message["ack"],
             )
         )
+        self._rows[message["tag"]] = row
         if message["ack"] == "pending":
-            self._rows[message["tag"]] = row
-            if len(self._rows) > MAX_OPEN:
-                self._rows.popitem(last=False)
+            self._unanswered.add(message["tag"])
+        if len(self._rows) > MAX_KNOWN:
+            tag, _ = self._rows.popitem(last=False)
+            self._unanswered.discard(tag)
 
     def _acknowledge(self, message: Mapping[str, Any]) -> None:
-        row = self._rows.get(message["tag"])
-        if row is None:
+        if message["tag"] not in self._unanswered:
             return
         # `applied` may follow `pending`: the time that counts is the answer's
+        row = self._rows[message["tag"]]
         self.journal.set_ack(row, message["ack"], message["ack_us"] or None)
         if message["ack"] != "pending":
-            del self._rows[message["tag"]]
+            self._unanswered.discard(message["tag"])
+
+    def _set(
+        self,
+        write: Callable[[int, Mapping[str, Any]], None],
+        tag: int,
+        what: Mapping[str, Any],
+    ) -> None:
+        row = self._rows.get(tag)
+        if row is not None:
+            write(row, what)
 
     def _add_event(self, event: Event) -> None:
         self.journal.add_event(event)
 
     def _lose_open(self) -> None:
-        for row in self._rows.values():
-            self.journal.set_ack(row, "lost")
+        for tag in self._unanswered:
+            self.journal.set_ack(self._rows[tag], "lost")
+        self._unanswered.clear()
         self._rows.clear()

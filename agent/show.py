@@ -27,6 +27,7 @@ from agent.words import (
     figure,
     good_text,
     mode_text,
+    outcome_text,
     percent,
     sockets_text,
     value,
@@ -76,10 +77,15 @@ def streams(answer: Json) -> RenderableType:
     return _stream_rows(answer["streams"]) if answer["streams"] else Text("no streams")
 
 
-def decisions(items: Sequence[Json], *, reasons: bool) -> RenderableType:
-    """Decisions, oldest first, as a log has it: what and why below when, for whom and its ack."""
+def decisions(
+    items: Sequence[Json], *, reasons: bool, nothing: str = "no decisions"
+) -> RenderableType:
+    """Decisions, the first one last, as a log has it.
+
+    Below when, for whom and its ack are what, why and what came of it; `nothing` is said of none.
+    """
     if not items:
-        return Text("no decisions")
+        return Text(nothing)
     widths = [max(len(item[name]) for item in items) for name in ("engine", "mode", "cause")]
     rows = Table.grid(padding=(0, 2))
     for item in reversed(items):
@@ -91,6 +97,8 @@ def decisions(items: Sequence[Json], *, reasons: bool) -> RenderableType:
         entry.append_text(ack_text(item)).append("\n").append_text(changes(item))
         if reasons and item["reason"]:
             entry.append(f"\n{item['reason']}", "dim")
+        if item["outcome"]:
+            entry.append("\n").append_text(outcome_text(item["outcome"]))
         rows.add_row(Text(clock(item["wall_ns"] / 1e9), no_wrap=True), entry)
     return rows
 

@@ -163,6 +163,14 @@ def stages(
 @click.option("--before", type=click.IntRange(1), help="Decisions older than this id.")
 @click.option("--events", is_flag=True, help="Events (starts, stops, modes …), not decisions.")
 @click.option("--reasons", is_flag=True, help="Why each decision was taken, too.")
+@click.option(
+    "--worst",
+    type=click.IntRange(1, 1000),
+    is_flag=False,
+    flag_value=20,
+    metavar="[N]",
+    help="The N decisions with the worst outcome, worst at the end. [default: 20]",
+)
 @_SOCKET
 @_JSON
 def journal(
@@ -171,19 +179,29 @@ def journal(
     before: int | None,
     events: bool,
     reasons: bool,
+    worst: int | None,
     socket_path: Path | None,
     as_json: bool,
 ) -> None:
-    """What was decided, newest at the end; about ENGINE, or about all."""
+    """What was decided and what came of it, newest at the end; about ENGINE, or about all."""
+    if worst is not None and (events or before is not None):
+        raise click.UsageError("--worst goes with neither --events nor --before")
     with asking(socket_path) as agent:
-        answer = agent.journal(limit, engine, before)
+        if worst is None:
+            answer = agent.journal(limit, engine, before)
+        else:
+            answer = agent.journal(worst, engine, order="worst")
     print_answer(
         answer,
         as_json,
         lambda show, shown: (
             show.events(shown["events"])
             if events
-            else show.decisions(shown["decisions"], reasons=reasons)
+            else show.decisions(
+                shown["decisions"],
+                reasons=reasons,
+                nothing="no decision has an outcome yet" if worst is not None else "no decisions",
+            )
         ),
     )
 

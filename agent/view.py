@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from agent.api import ApiError, JsonObject
+from agent.api import ApiError, JsonObject, Order
 from agent.discovery import Found
 from agent.history import Window
 from agent.node import Node
@@ -166,11 +166,17 @@ class View:
         samples = sampler.samples(engine, seconds)
         return stages_answer(engine, samples, sampler.sockets(engine), factor, floor)
 
-    def journal(self, limit: int, engine: str | None, before: int | None) -> JsonObject:
-        """The newest decisions and events; `ApiError` 503 if the journal can't be read."""
+    def journal(
+        self, limit: int, engine: str | None, before: int | None, order: Order
+    ) -> JsonObject:
+        """Decisions and events; `ApiError` 503 if the journal can't be read."""
         try:
+            if order == "worst":
+                decisions = self._journal.worst(limit, engine)
+            else:
+                decisions = self._journal.recent(limit, engine, before)
             return {
-                "decisions": [row.as_dict() for row in self._journal.recent(limit, engine, before)],
+                "decisions": [row.as_dict() for row in decisions],
                 "events": [row.as_dict() for row in self._journal.recent_events(limit)],
             }
         except JournalError as error:

@@ -29,6 +29,7 @@ CAUSE_STYLES: Final[Mapping[str, str]] = {
 }
 _ACK_STYLES: Final[Mapping[str, str]] = {"refused": "red", "lost": "red", "pending": "yellow"}
 _MODE_STYLES: Final[Mapping[str, str]] = {"control": "bold green", "shadow": "bold cyan"}
+_VERDICT_STYLES: Final[Mapping[str, str]] = {"worse": "bold red", "better": "green"}
 _BLOCKS: Final = " ▏▎▍▌▋▊▉█"
 
 
@@ -114,6 +115,32 @@ def ack_text(decision: Json) -> Text:
     """What became of a decision, and how long the answer took."""
     took = "" if decision["ack_us"] is None else f" {decision['ack_us']} µs"
     return Text(f"{decision['ack']}{took}", _ACK_STYLES.get(decision["ack"], ""))
+
+
+def outcome_text(outcome: Json) -> Text:
+    """What came of a decision: `worse: gaps late 0.2% → 3.1%, … while requests went 2 → 5.2/s`."""
+    before, after = outcome["before"], outcome["after"]
+    text = Text(outcome["verdict"], _VERDICT_STYLES.get(outcome["verdict"], ""))
+    pairs = [
+        (name, *(_shares(span, over, of) for span in (before, after)))
+        for name, over, of in (
+            ("gaps late", "gaps_over", "gaps"),
+            ("starts late", "ttft_over", "started"),
+        )
+    ]
+    text.append(": " + ", ".join(f"{name} {then} → {now}" for name, then, now in pairs))
+    good, load = (
+        tuple(figure(span[name] if span else None) for span in (before, after))
+        for name in ("goodput_per_s", "requests_per_s")
+    )
+    text.append(f", good {good[0]} → {good[1]}/s, requests {load[0]} → {load[1]}/s")
+    if outcome["load_changed"]:
+        text.append(" (the load changed)", "yellow")
+    return text
+
+
+def _shares(span: Json | None, over: str, of: str) -> str:
+    return percent(span[over] / span[of]) if span and span[of] else UNKNOWN
 
 
 def mode_text(mode: str) -> Text:

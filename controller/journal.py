@@ -13,19 +13,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from controller.journal_reader import JournalReader, read_decisions, read_events
+from controller.journal_reader import JournalReader, read_decisions, read_events, read_worst
 from controller.journal_rows import (
     DECISION_COLUMNS,
     EVENT_COLUMNS,
+    SAMPLE_COLUMNS,
     Ack,
     Change,
     Decision,
     DecisionRow,
     Event,
     EventRow,
+    Recorded,
     decision_values,
     event_values,
     stored_json,
+    stored_text,
 )
 from controller.journal_store import JournalError, is_damage, open_writable
 from controller.plain import plain
@@ -40,6 +43,7 @@ __all__ = [
     "Journal",
     "JournalError",
     "JournalReader",
+    "Recorded",
     "plain",
 ]
 
@@ -94,10 +98,30 @@ class Journal:
         )
 
     def set_outcome(self, decision_id: int, outcome: Mapping[str, Any]) -> None:
-        """Say how things went after a decision."""
+        """Say how things went after a decision; its `score` is what the worst are found by."""
         self._update(
-            "update decisions set outcome = ? where id = ?", stored_json(outcome), decision_id
+            "update decisions set outcome = ?, score = ? where id = ?",
+            stored_json(outcome),
+            outcome.get("score"),
+            decision_id,
         )
+
+    def set_inputs(self, decision_id: int, inputs: Mapping[str, Any]) -> None:
+        """Keep what a decision was made on, for replay."""
+        self._update(
+            "update decisions set inputs = ? where id = ?", stored_json(inputs), decision_id
+        )
+
+    def add_sample(self, mono_ns: int, engine: str, inputs: Mapping[str, Any]) -> int:
+        """Keep what there was to decide on at `mono_ns`; the row's id, or 0 if it was dropped."""
+        values = (
+            _wall_ns(mono_ns),
+            mono_ns,
+            self._boot_id,
+            stored_text(engine),
+            stored_json(inputs),
+        )
+        return self._insert("samples", SAMPLE_COLUMNS, values)
 
     def lose_pending(self) -> None:
         """Mark as `lost` every decision still pending: an earlier run ended before its answer."""
@@ -109,6 +133,11 @@ class Journal:
         """As `JournalReader.recent`."""
         with self._lock:
             return read_decisions(self._db, self.path, limit, engine, before_id)
+
+    def worst(self, limit: int, engine: str | None = None) -> list[DecisionRow]:
+        """As `JournalReader.worst`."""
+        with self._lock:
+            return read_worst(self._db, self.path, limit, engine)
 
     def recent_events(self, limit: int, before_id: int | None = None) -> list[EventRow]:
         """As `JournalReader.recent_events`."""

@@ -1,7 +1,9 @@
 """Reading the journal, in the process that writes it or in another."""
 
+import json
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from heapq import merge
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -11,8 +13,10 @@ from controller.journal_rows import (
     EVENT_COLUMNS,
     DecisionRow,
     EventRow,
+    Recorded,
     decision_row,
     event_row,
+    sample_row,
     stored_text,
 )
 from controller.journal_store import JournalError, open_readonly
@@ -45,6 +49,36 @@ class JournalReader:
     def recent_events(self, limit: int, before_id: int | None = None) -> list[EventRow]:
         """Up to `limit` events, newest first, with ids below `before_id`; errors as in `recent`."""
         return read_events(self._db, self.path, limit, before_id)
+
+    def worst(self, limit: int, engine: str | None = None) -> list[DecisionRow]:
+        """Up to `limit` decisions with an outcome, the worst first; errors as in `recent`."""
+        return read_worst(self._db, self.path, limit, engine)
+
+    def recorded(self, engine: str | None = None, since_ns: int = 0) -> Iterator[Recorded]:
+        """What was recorded for replay from Unix time `since_ns` on, oldest first.
+
+        Of one engine or all. Errors as in `recent`.
+        """
+        of_engine, values = (
+            ("", []) if engine is None else ("engine = ? and", [stored_text(engine)])
+        )
+        where = f"where {of_engine} wall_ns >= ?"
+        decisions = _iterate(
+            self._db,
+            self.path,
+            f"select inputs, id, {DECISION_COLUMNS} from decisions {where} and inputs is not null"
+            " order by id",
+            (*values, since_ns),
+            _recorded_decision,
+        )
+        samples = _iterate(
+            self._db,
+            self.path,
+            f"select wall_ns, engine, inputs from samples {where} order by id",
+            (*values, since_ns),
+            sample_row,
+        )
+        return merge(decisions, samples, key=lambda each: each.wall_ns)
 
     def close(self) -> None:
         """Close the file."""
@@ -81,6 +115,21 @@ def read_decisions(
     )
 
 
+def read_worst(
+    db: sqlite3.Connection | None, path: Path, limit: int, engine: str | None
+) -> list[DecisionRow]:
+    """As `JournalReader.worst`, on an open database."""
+    of_engine, values = ("", []) if engine is None else ("engine = ? and", [stored_text(engine)])
+    return _rows(
+        db,
+        path,
+        f"select id, {DECISION_COLUMNS} from decisions where {of_engine} score is not null"
+        " order by score desc, id desc limit ?",
+        (*values, _bounded(limit)),
+        decision_row,
+    )
+
+
 def read_events(
     db: sqlite3.Connection | None, path: Path, limit: int, before_id: int | None
 ) -> list[EventRow]:
@@ -103,10 +152,27 @@ def _rows(
 ) -> list[T]:
     if db is None:
         raise JournalError(f"could not read journal '{path}': it is not open")
+    return list(_iterate(db, path, sql, values, decode))
+
+
+def _iterate(
+    db: sqlite3.Connection,
+    path: Path,
+    sql: str,
+    values: Sequence[Any],
+    decode: Callable[[Sequence[Any]], T],
+) -> Iterator[T]:
     try:
-        return [decode(row) for row in db.execute(sql, values)]
+        for row in db.execute(sql, values):
+            yield decode(row)
     except (sqlite3.Error, ValueError, TypeError, KeyError) as error:
         raise JournalError(f"could not read journal '{path}': {error}") from None
+
+
+def _recorded_decision(row: Sequence[Any]) -> Recorded:
+    inputs, *rest = row
+    found = decision_row(rest)
+    return Recorded(found.wall_ns, found.decision.engine, json.loads(inputs), found.decision)
 
 
 def _before(row_id: int | None) -> int:

@@ -18,6 +18,7 @@ DECISION_COLUMNS: Final = (
     "wall_ns, mono_ns, boot_id, engine, mode, cause, action, signals, reason, ack, ack_us, outcome"
 )
 EVENT_COLUMNS: Final = "wall_ns, mono_ns, boot_id, kind, subject, detail"
+SAMPLE_COLUMNS: Final = "wall_ns, mono_ns, boot_id, engine, inputs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class Decision:
     """What was decided at `mono_ns`, on what signals, and what came of it.
 
     `ack` is `pending` until the engine or the kernel has answered, `shadow` where nothing was
-    sent; `ack_us` is how long the answer took.
+    sent; `ack_us` is how long the answer took. `outcome` is None where nobody saw what came of it.
     """
 
     mono_ns: int
@@ -73,6 +74,19 @@ class Event:
     kind: str
     subject: str
     detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What the controller had to decide on about `engine`, for replay.
+
+    `decision` is what it then decided, None where this is one of the samples taken once a second.
+    """
+
+    wall_ns: int
+    engine: str
+    inputs: Mapping[str, Any]
+    decision: Decision | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +195,12 @@ def decision_row(row: Sequence[Any]) -> DecisionRow:
             None if outcome is None else json.loads(outcome),
         ),
     )
+
+
+def sample_row(row: Sequence[Any]) -> Recorded:
+    """Wall time, engine and inputs as a sample; ValueError or TypeError if it isn't one."""
+    wall_ns, engine, inputs = row
+    return Recorded(wall_ns, engine, json.loads(inputs))
 
 
 def event_row(row: Sequence[Any]) -> EventRow:

@@ -37,6 +37,19 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
             detail text not null
         )""",
     ),
+    (
+        "alter table decisions add column inputs text",
+        "alter table decisions add column score real",
+        "create index decisions_worst on decisions (score) where score is not null",
+        """create table samples (
+            id integer primary key,
+            wall_ns integer not null,
+            mono_ns integer not null,
+            boot_id text not null,
+            engine text not null,
+            inputs text not null
+        )""",
+    ),
 )
 """Statements that take the schema from version n to n + 1. Only ever added to."""
 

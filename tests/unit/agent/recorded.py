@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from agent.api import JsonObject, admin_app
+from agent.api import JsonObject, Order, admin_app
 from agent.http import unix_server
 from agent.sock_diag import Connection, Listener
 from agent.sockets import EngineSockets
@@ -241,6 +241,21 @@ STREAMS = [
     ),
 ]  # fmt: skip
 
+SPAN: JsonObject = {
+    "seconds": 5.0,
+    "requests": 20,
+    "requests_per_s": 4.0,
+    "chunks": 410,
+    "gaps": 400,
+    "gaps_over": 55,
+    "started": 10,
+    "ttft_over": 2,
+    "ended": 15,
+    "good": 9,
+    "goodput_per_s": 1.8,
+    "violation_share": 0.3375,
+}
+
 DECISIONS: list[JsonObject] = [
     {
         "id": 12,
@@ -263,7 +278,23 @@ DECISIONS: list[JsonObject] = [
         "reason": "a step of 12 sequences takes 71.2 ms, against a gap SLO of 120 ms",
         "ack": "applied",
         "ack_us": 212,
-        "outcome": None,
+        "outcome": {
+            "verdict": "better",
+            "score": -0.23,
+            "load_changed": True,
+            "other_decisions": 2,
+            "before": SPAN,
+            "after": SPAN
+            | {
+                "requests": 11,
+                "requests_per_s": 2.2,
+                "gaps_over": 3,
+                "ttft_over": 1,
+                "good": 14,
+                "goodput_per_s": 2.8,
+                "violation_share": 0.1075,
+            },
+        },
     },
     {
         "id": 11,
@@ -388,12 +419,16 @@ class RecordedView:
         self._note("stages", engine, seconds, factor, floor)
         return self.staged | {"engine": engine}
 
-    def journal(self, limit: int, engine: str | None, before: int | None) -> JsonObject:
-        self._note("journal", limit, engine, before)
+    def journal(
+        self, limit: int, engine: str | None, before: int | None, order: Order
+    ) -> JsonObject:
+        self._note("journal", limit, engine, before, order)
         found = [
             item
             for item in self.decisions
-            if engine in (None, item["engine"]) and (before is None or item["id"] < before)
+            if engine in (None, item["engine"])
+            and (before is None or item["id"] < before)
+            and (order == "newest" or item["outcome"])
         ]
         return {"decisions": found[:limit], "events": self.events[:limit]}
 

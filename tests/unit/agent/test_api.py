@@ -69,7 +69,7 @@ def two(view: RecordedView) -> RecordedView:
         ("engines", RecordedView().engines()),
         ("policy", RecordedView().policy()),
         ("doctor", RecordedView().doctor()),
-        ("journal", RecordedView().journal(20, None, None)),
+        ("journal", RecordedView().journal(20, None, None, "newest")),
         ("streams", RecordedView().streams(None, None, 100)),
     ],
 )
@@ -86,12 +86,14 @@ def test_the_view_gets_the_parameters_that_were_given(view: RecordedView) -> Non
     ask(view, "/v1/explain", "engine=chat&seconds=2.5")
     ask(view, "/v1/stages", "engine=chat&seconds=2&factor=2.5&floor=100")
     ask(view, "/v1/journal", "limit=7&engine=gone&before=12")
+    ask(view, "/v1/journal", "order=worst")
     set_mode(view, b'{"mode": "shadow", "reason": "a try"}')
     assert view.asked == [
         ("streams", "chat", 0, 5),
         ("explain", "chat", 2.5),
         ("stages", "chat", 2.0, 2.5, 100.0),
-        ("journal", 7, "gone", 12),
+        ("journal", 7, "gone", 12, "newest"),
+        ("journal", 20, None, None, "worst"),
         ("set_mode", "shadow", "a try"),
     ]
 
@@ -103,7 +105,7 @@ def test_parameters_left_out_have_defaults(view: RecordedView) -> None:
         ("streams", None, None, 100),
         ("explain", "chat", 30.0),
         ("stages", "chat", 30.0, 1.5, None),
-        ("journal", 20, None, None),
+        ("journal", 20, None, None, "newest"),
     ]
 
 
@@ -146,6 +148,8 @@ def test_an_unknown_engine_is_answered_with_those_there_are(two: RecordedView, c
         ("stages", "floor=-1", ["floor", "'-1'"]),
         ("journal", "before=0", ["before"]),
         ("journal", "limit=1001", ["limit", "1 to 1000"]),
+        ("journal", "order=best", ["newest, worst", "'best'"]),
+        ("journal", "order=worst&before=3", ["before"]),
         ("streams", "limit=1&limit=2", ["limit", "twice"]),
         ("streams", "limi=1", ["'limi'", "engine, after, limit"]),
         ("status", "engine=chat", ["'engine'", "none"]),

@@ -77,7 +77,7 @@ def test_arguments_left_out_are_left_to_the_agent(path: Path) -> None:
         ("explain", "chat", 30.0),
         ("stages", "chat", 30.0, 1.5, None),
         ("stages", "chat", 30.0, 2.0, 0.5),
-        ("journal", 20, None, None),
+        ("journal", 20, None, None, "newest"),
     ]
 
 
@@ -85,7 +85,7 @@ def test_a_name_with_any_character_arrives(path: Path) -> None:
     view = RecordedView()
     with served(view, path):
         AgentClient(path).journal(engine="a&b=c %/ü\n")
-    assert view.asked == [("journal", 20, "a&b=c %/ü\n", None)]
+    assert view.asked == [("journal", 20, "a&b=c %/ü\n", None, "newest")]
 
 
 def test_a_refusal_keeps_its_status_and_words(path: Path) -> None:

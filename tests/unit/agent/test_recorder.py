@@ -88,6 +88,28 @@ def test_a_dead_controllers_decisions_are_lost_and_its_tags_mean_others(path: Pa
     assert [row.decision.ack for row in written(recorder, path)] == ["lost", "applied"]
 
 
+@pytest.mark.parametrize("how", ["applied", "shadow", "pending"])
+def test_an_outcome_goes_to_its_own_decision_whatever_became_of_it(how: str, path: Path) -> None:
+    recorder = Recorder(Journal(path))
+    recorder.decision(DECISION | {"ack": "shadow" if how == "shadow" else "pending"})
+    recorder.decision(DECISION | {"tag": 2})
+    if how == "applied":
+        recorder.ack(ack("applied"))
+    recorder.outcome(1, {"score": 0.5})
+    rows = written(recorder, path)
+    assert [row.decision.outcome for row in rows] == [{"score": 0.5}, None]
+    assert rows[0].decision.ack == how
+
+
+def test_a_dead_controllers_decisions_get_no_outcome(path: Path) -> None:
+    recorder = Recorder(Journal(path))
+    recorder.decision(DECISION)
+    recorder.forget_open()
+    recorder.outcome(1, {"score": 0.5})
+    (row,) = written(recorder, path)
+    assert row.decision.outcome is None
+
+
 def test_what_is_queued_is_written_before_the_end_in_order(path: Path) -> None:
     recorder = Recorder(Journal(path))
     for number in range(500):

@@ -112,9 +112,14 @@ def imported_by(*arguments: str, socket_path: Path) -> set[str]:
         (["streams", "chat", "--after", "1"], lambda view: view.streams("chat", 1, 20)),
         (["explain", "--seconds", "5"], lambda view: view.explain("chat", 5.0)),
         (["stages"], lambda view: view.stages("chat", 30.0, 1.5, None)),
-        (["journal"], lambda view: view.journal(20, None, None)),
-        (["journal", "--events"], lambda view: view.journal(20, None, None)),
-        (["journal", "chat", "--before", "12"], lambda view: view.journal(20, "chat", 12)),
+        (["journal"], lambda view: view.journal(20, None, None, "newest")),
+        (["journal", "--events"], lambda view: view.journal(20, None, None, "newest")),
+        (
+            ["journal", "chat", "--before", "12"],
+            lambda view: view.journal(20, "chat", 12, "newest"),
+        ),
+        (["journal", "--worst"], lambda view: view.journal(20, None, None, "worst")),
+        (["journal", "chat", "--worst", "3"], lambda view: view.journal(3, "chat", None, "worst")),
         (["policy", "show"], lambda view: view.policy()),
         (["doctor"], lambda view: view.doctor()),
         (["top"], lambda view: view.status()),
@@ -259,7 +264,7 @@ def test_the_journal_is_in_words_with_the_newest_at_the_end(setting: Setting) ->
     lines = [line.strip() for line in setting.lines("journal")]
     assert lines[1:3] == [f"{CGROUP} cpu_weight 100 → 1024", "/batch.slice cpu_quota none → 1.5"]
     assert re.search(r"chat +control +batch +applied 212 µs$", lines[3])
-    assert lines[4:] == ["max_batched_tokens 2048 → 412"]
+    assert lines[4] == "max_batched_tokens 2048 → 412"
 
 
 def test_the_journal_tells_reasons_and_events_if_asked(setting: Setting) -> None:
@@ -270,9 +275,24 @@ def test_the_journal_tells_reasons_and_events_if_asked(setting: Setting) -> None
     )
 
 
+def test_the_journal_tells_what_came_of_a_decision(setting: Setting) -> None:
+    (line,) = (
+        " ".join(line.split()) for line in ["".join(setting.lines("journal", "--worst")[2:])]
+    )
+    for words in ("better: gaps late 13.8%", "0.8%", "starts late 20%", "(the load changed)"):
+        assert words in line
+
+
+def test_the_worst_are_asked_for_alone(setting: Setting) -> None:
+    assert setting.run("journal", "--worst", "--events").exit_code == 2
+    assert setting.run("journal", "--worst", "5", "--before", "7").exit_code == 2
+    assert setting.view.asked == []
+
+
 def test_an_empty_journal_says_so(setting: Setting) -> None:
     setting.view.decisions, setting.view.events = [], []
     assert setting.lines("journal") == ["no decisions"]
+    assert setting.lines("journal", "--worst") == ["no decision has an outcome yet"]
     assert setting.lines("journal", "--events") == ["no events"]
 
 

@@ -98,7 +98,7 @@ def test_everything_is_json_before_anything_is_known(shown: Shown) -> None:
         view.streams(None, None, 10),
         view.explain("chat", 30),
         view.stages("chat", 30, 1.5, None),
-        view.journal(10, None, None),
+        view.journal(10, None, None, "newest"),
         view.policy(),
         view.doctor(),
     ):
@@ -242,7 +242,7 @@ def test_the_journal_is_shown_newest_first(shown: Shown) -> None:
     for number in range(3):
         shown.journal.add_decision(decision(number, f"reason {number}"))
         shown.journal.add_event(Event(number, "mode", "control", {"n": number}))
-    answer = shown.view.journal(2, "chat", None)
+    answer = shown.view.journal(2, "chat", None, "newest")
     assert [each["reason"] for each in answer["decisions"]] == ["reason 2", "reason 1"]
     assert [each["detail"]["n"] for each in answer["events"]] == [2, 1]
 

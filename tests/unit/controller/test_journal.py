@@ -157,6 +157,46 @@ def test_ack_and_outcome_are_filled_in_later(journal: Journal) -> None:
     assert newer.decision.outcome is None
 
 
+def test_the_worst_are_those_with_the_highest_score_of_one_engine_or_all(journal: Journal) -> None:
+    scores = [0.1, None, 0.5, -0.3, 0.5]
+    for index, score in enumerate(scores):
+        row = journal.add_decision(decision("a" if index < 4 else "b"))
+        journal.set_outcome(row, {"score": score})
+    journal.add_decision(decision("a"))
+    assert [row.id for row in journal.worst(9)] == [5, 3, 1, 4]
+    assert [row.id for row in journal.worst(2, "a")] == [3, 1]
+    assert journal.worst(9, "none") == []
+
+
+def test_what_was_recorded_for_replay_comes_back_in_order_of_time(
+    journal: Journal, path: Path
+) -> None:
+    start_ns = time.monotonic_ns()
+    journal.add_sample(start_ns + 1, "a", {"n": 1})
+    row = journal.add_decision(Decision(start_ns + 2, "a", "control", "batch", reason="two"))
+    journal.set_inputs(row, {"n": 2})
+    journal.add_decision(Decision(start_ns + 3, "a", "control", "batch"))
+    journal.add_sample(start_ns + 10**9, "b", {"n": 3})
+    journal.add_sample(start_ns + 2 * 10**9, "a", {"n": 4})
+    with JournalReader(path) as reader:
+        found = list(reader.recorded())
+        assert [each.inputs["n"] for each in found] == [1, 2, 3, 4]
+        assert [each.decision.reason for each in found if each.decision] == ["two"]
+        assert [each.inputs["n"] for each in reader.recorded("a")] == [1, 2, 4]
+        assert [each.inputs["n"] for each in reader.recorded("a", found[-1].wall_ns)] == [4]
+
+
+def test_samples_are_pruned_as_decisions_are(path: Path) -> None:
+    journal = Journal(path, max_rows=100)
+    for number in range(1000):
+        journal.add_sample(number, "a", {"n": number})
+    journal.close()
+    with JournalReader(path) as reader:
+        found = list(reader.recorded("a", -(10**19) // 2))
+    assert 100 <= len(found) <= 100 + 256
+    assert found[-1].inputs == {"n": 999}
+
+
 def test_what_an_earlier_run_left_pending_is_lost_and_nothing_else(journal: Journal) -> None:
     for ack in ("pending", "applied", "shadow", "refused", "pending"):
         journal.add_decision(decision(ack=ack))

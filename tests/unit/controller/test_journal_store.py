@@ -51,7 +51,7 @@ def test_a_newer_schema_is_refused_and_the_file_left_as_it_was(
     with closing(sqlite3.connect(path)) as db:
         db.execute("pragma user_version = 99")
     before = path.read_bytes()
-    with pytest.raises(JournalError, match=r"journal\.db': its schema is version 99, newer than 1"):
+    with pytest.raises(JournalError, match=r"journal\.db': its schema is version 99, newer than 2"):
         opener(path)
     assert path.read_bytes() == before
 
@@ -63,6 +63,26 @@ def test_another_programs_database_is_refused_and_left_as_it_was(path: Path) -> 
     with pytest.raises(JournalError, match="another program's database"):
         Journal(path)
     assert path.read_bytes() == before
+
+
+def test_a_journal_of_the_first_version_is_brought_to_today_s_without_loss(path: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        migrate(db, path, MIGRATIONS[:1])
+        db.execute(
+            "insert into decisions (wall_ns, mono_ns, boot_id, engine, mode, cause, action,"
+            " signals, reason, ack) values (5, 4, 'b', 'chat', 'control', 'batch', '[]',"
+            " '{\"gaps_over\":3}', 'why', 'applied')"
+        )
+    with pytest.raises(JournalError, match="starting the agent once will migrate it"):
+        JournalReader(path)
+    journal = Journal(path)
+    journal.set_outcome(1, {"score": 0.25})
+    (row,) = journal.worst(5)
+    journal.close()
+    assert (row.wall_ns, row.decision.engine, row.decision.reason) == (5, "chat", "why")
+    assert row.decision.signals == {"gaps_over": 3}
+    assert row.decision.outcome == {"score": 0.25}
+    assert pragma(path, "user_version") == len(MIGRATIONS)
 
 
 def test_a_later_migration_keeps_the_rows(path: Path) -> None:
