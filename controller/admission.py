@@ -30,7 +30,11 @@ CALM_NS: Final = 10_000_000_000
 """Relegation is given back when no queue was pressed for so long."""
 
 RATE_BAND: Final = 0.15
-"""A change of the prefill rate that is smaller than this share is not worth a write."""
+"""A change of the prefill rate or the queue's cap smaller than this share is not worth a write."""
+
+QUEUED: Final = "max_queued"
+LEAST_QUEUED: Final = 4
+"""However little the engine can do, some may wait."""
 
 
 def can_relegate(knobs: Mapping[str, Knob], max_deferral_ms: int) -> bool:
@@ -68,3 +72,17 @@ def relegation_point(
         for name, value in wanted.items()
         if name in knobs
     }
+
+
+def queue_point(
+    knobs: Mapping[str, Knob], held: Mapping[str, float], most_queued: float
+) -> dict[str, float]:
+    """The knob that says how many may wait, at its start where `most_queued` is no less."""
+    knob = knobs.get(QUEUED)
+    if knob is None or math.isnan(most_queued):
+        return {}
+    if most_queued >= knob.start:
+        return {QUEUED: knob.start}
+    before = held.get(QUEUED, knob.start)
+    wanted = float(math.floor(max(most_queued, knob.minimum, min(LEAST_QUEUED, knob.start))))
+    return {QUEUED: before if abs(wanted - before) <= RATE_BAND * before else wanted}

@@ -6,7 +6,13 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from controller.actions import Proposal, ReleaseKnobs, SetKnobs
-from controller.admission import CALM_NS, can_relegate, is_pressed, relegation_point
+from controller.admission import (
+    CALM_NS,
+    can_relegate,
+    is_pressed,
+    queue_point,
+    relegation_point,
+)
 from controller.attribution import OUTSIDE, Cause
 from controller.engines.contract import Knob
 from controller.engines.page import EngineNow
@@ -68,12 +74,14 @@ def decide_batch(
     model: StepModel,
     cause: Cause,
     margin: float = MARGIN,
+    most_queued: float = math.inf,
 ) -> tuple[BatchMemory, Proposal | None]:
     """The next operating point, or None for no change.
 
-    `margin` is the share of the gap SLO that a step may take. Nothing is changed while the CPU is
-    stolen or throttled, or the cause is outside the engine's batching: a smaller batch would cost
-    throughput and cure nothing.
+    `margin` is the share of the gap SLO that a step may take. `most_queued` may wait, which counts
+    only where requests can be relegated: else the door would be shut to anybody. Nothing is changed
+    while the CPU is stolen or throttled, or the cause is outside the engine's batching: a smaller
+    batch would cost throughput and cure nothing.
     """
     engine = signals.engine
     if engine is None or cause in OUTSIDE | {Cause.NEIGHBOUR_CPU, Cause.OWN_QUOTA}:
@@ -90,7 +98,7 @@ def decide_batch(
             current = point.get(name, knob.start)
             point[name] = toward(current, goal, _range(view, knob), steps)
     retuned = any(point[name] != memory.point.get(name, view.knobs[name].start) for name in point)
-    memory, relegation = _relegation(view, memory, signals, engine, rate)
+    memory, relegation = _relegation(view, memory, signals, engine, rate, most_queued)
     point |= relegation
     held = {name: value for name, value in point.items() if value != view.knobs[name].start}
     if held == memory.point:
@@ -108,7 +116,12 @@ def decide_batch(
 
 
 def _relegation(
-    view: BatchView, memory: BatchMemory, signals: Signals, engine: EngineNow, rate: float
+    view: BatchView,
+    memory: BatchMemory,
+    signals: Signals,
+    engine: EngineNow,
+    rate: float,
+    most_queued: float,
 ) -> tuple[BatchMemory, dict[str, float]]:
     """The knobs of relegation while a queue is pressed and a while after; then as at the start."""
     if not can_relegate(view.knobs, view.max_deferral_ms):
@@ -118,6 +131,7 @@ def _relegation(
     if memory.pressed_ns is None:
         return memory, {}
     point = relegation_point(view.knobs, memory.point, view.slo, view.max_deferral_ms, rate)
+    point |= queue_point(view.knobs, memory.point, most_queued)
     # not while anybody waits who was passed over: he would be first at once, and all others late
     if signals.now_ns - memory.pressed_ns < CALM_NS or engine.waiting:
         return memory, point

@@ -5,6 +5,7 @@ mode; `decide` where decisions are wanted. Layer 1 (every tick) sets the operati
 (once a second) its margin, and takes the point back where it did no good (design section 6).
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -12,8 +13,10 @@ from typing import Final
 from bpf.layout import Counters
 from controller.actions import Proposal, ReleaseKnobs
 from controller.attribution import OUTSIDE, Cause
-from controller.batching import BatchMemory, BatchView, decide_batch
+from controller.batching import RUNNING, BatchMemory, BatchView, decide_batch
 from controller.engines.page import Step
+from controller.laws import capacity_rps, queued_cap
+from controller.load import Load, after
 from controller.rollback import Trial, judge
 from controller.signals import Signals
 from controller.step_model import StepModel, learn
@@ -34,6 +37,8 @@ class CoreState:
     batch: BatchMemory = field(default_factory=BatchMemory)
     trim: Trim = field(default_factory=Trim)
     trial: Trial = field(default_factory=Trial)
+    load: Load = field(default_factory=Load)
+    most_queued: float = math.inf
     slow_ns: int | None = None
     totals: Counters = field(default_factory=Counters)
     disturbed: bool = False
@@ -61,19 +66,25 @@ def decide(
     if state.slow_ns is None:
         state = replace(state, slow_ns=signals.now_ns, totals=signals.totals)
     elif signals.now_ns - state.slow_ns >= SLOW_NS:
-        state, proposal = _slowly(state, signals, attainment)
+        state, proposal = _slowly(view, state, signals, attainment)
         if proposal is not None:
             return state, proposal
     if signals.now_ns < state.trial.paused_until_ns:
         return state, None
     batch, proposal = decide_batch(
-        view, state.batch, signals, state.model, cause, state.trim.margin
+        view,
+        state.batch,
+        signals,
+        state.model,
+        cause,
+        state.trim.margin,
+        state.most_queued,
     )
     return replace(state, batch=batch), proposal
 
 
 def _slowly(
-    state: CoreState, signals: Signals, attainment: float
+    view: BatchView, state: CoreState, signals: Signals, attainment: float
 ) -> tuple[CoreState, Proposal | None]:
     """Layer 2: what came of the second that has passed."""
     assert state.slow_ns is not None
@@ -83,10 +94,13 @@ def _slowly(
     if not state.disturbed:
         trimmed = trim(trimmed, passed.gaps_over, passed.gaps, attainment, passed_s)
         trial = judge(trial, passed, passed_s, bool(state.batch.point), signals.now_ns)
+    load = after(state.load, signals.engine, passed_s) if signals.engine is not None else Load()
     state = replace(
         state,
         trim=trimmed,
         trial=trial,
+        load=load,
+        most_queued=_most_queued(view, state.model, load, trimmed.margin),
         slow_ns=signals.now_ns,
         totals=signals.totals,
         disturbed=False,
@@ -95,3 +109,19 @@ def _slowly(
         return state, None
     given_back = ReleaseKnobs(dict(state.batch.point))
     return replace(state, batch=BatchMemory()), Proposal((given_back,), trial.reason)
+
+
+def _most_queued(view: BatchView, model: StepModel, load: Load, margin: float) -> float:
+    """How many may wait; any number while load or engine is not known."""
+    if not model.trusted or not load.known:
+        return math.inf
+    running = view.knobs.get(RUNNING)
+    capacity = capacity_rps(
+        model,
+        margin * view.slo.gap_ms,
+        running.start if running is not None else math.inf,
+        load.mean_prompt,
+        load.mean_answer,
+    )
+    arrival = load.prompt_tokens_per_s / load.mean_prompt if load.mean_prompt > 0 else 0.0
+    return queued_cap(capacity, arrival, view.slo.ttft_ms, view.max_deferral_ms)

@@ -65,6 +65,48 @@ def prefill_rate(
     return 1e3 * prefill_tokens / step_ms
 
 
+def capacity_rps(
+    model: StepModel,
+    step_ms: float,
+    most_running: float,
+    mean_prompt: float,
+    mean_answer: float,
+) -> float:
+    """Requests a second that the engine serves for ever in steps of `step_ms` at most.
+
+    Of n sequences that run, each gets a token a step and ends after g of them; the prompts of those
+    that take their places are n·p/g tokens a step. So t = a + n·(c + d·(p + g/2) + b·p/g), the
+    largest n has t = `step_ms`, and n/(g·t) end a ms. Little's law with the step model of design
+    section 6.2; 0 where not even an empty step is that short.
+    """
+    if mean_answer <= 0 or step_ms <= model.base_ms:
+        return 0.0
+    kv_tokens = mean_prompt + mean_answer / 2
+    per_seq_ms = (
+        model.decode_ms + model.kv_ms * kv_tokens + model.prefill_ms * mean_prompt / mean_answer
+    )
+    fits = (step_ms - model.base_ms) / per_seq_ms if per_seq_ms > 0 else math.inf
+    running = min(fits, most_running)
+    if math.isinf(running):
+        return math.inf
+    return 1e3 * running / (mean_answer * (model.base_ms + per_seq_ms * running))
+
+
+def queued_cap(
+    capacity_rps: float, arrival_rps: float, ttft_slo_ms: float, max_deferral_ms: float
+) -> float:
+    """How many requests may wait: as many as will be served before they were put off too long.
+
+    On time are those of the next `ttft_slo_ms` at capacity; those that are late are served by what
+    capacity has over the arrivals, and must be within `max_deferral_ms`. Under a lasting overload
+    nothing is over: then what can't be on time is refused at the door (design section 6.3), while
+    another engine may still serve it in time.
+    """
+    on_time = capacity_rps * ttft_slo_ms / 1e3
+    spare = max(0.0, capacity_rps - arrival_rps) * max_deferral_ms / 1e3
+    return on_time + spare
+
+
 def running_cap(
     model: StepModel,
     gap_slo_ms: float,

@@ -4,7 +4,16 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from controller.laws import KV_WATERMARK, prefill_budget, rate_floor, running_cap
+from controller.laws import (
+    KV_WATERMARK,
+    capacity_rps,
+    jitter_budget,
+    prefill_budget,
+    prefill_rate,
+    queued_cap,
+    rate_floor,
+    running_cap,
+)
 from controller.step_model import StepModel
 
 # 10 ms a step, 0.05 ms a prompt token, 0.5 ms a sequence, 1 µs a cached token
@@ -122,3 +131,47 @@ def test_a_step_of_the_budget_takes_the_margin_of_the_slo(
     budget = prefill_budget(model, slo, margin, running, kv)
     without = model.predict_ms(0, running, kv)
     assert without + model.prefill_ms * budget == pytest.approx(margin * slo, abs=1e-9 * without)
+
+
+def test_capacity_is_what_ends_while_as_much_begins() -> None:
+    # 100 prompt and 50 answer tokens: 0.5 + 0.125 + 0.05·2 ms a sequence, (60 − 10)/0.725 of them
+    running = 50 / 0.725
+    assert capacity_rps(MODEL, 60, 1000, 100, 50) == pytest.approx(1e3 * running / (50 * 60))
+
+
+def test_capacity_is_bound_by_the_running_cap() -> None:
+    assert capacity_rps(MODEL, 60, 4, 100, 50) == pytest.approx(1e3 * 4 / (50 * (10 + 4 * 0.725)))
+
+
+def test_an_engine_whose_empty_step_is_too_long_has_no_capacity() -> None:
+    assert capacity_rps(MODEL, 10, 64, 100, 50) == 0
+
+
+@given(models, slos, st.floats(1, 1000), st.floats(1, 5000), st.floats(1, 500))
+def test_more_time_for_a_step_never_lowers_capacity(
+    model: StepModel, step_ms: float, most: float, prompt: float, answer: float
+) -> None:
+    low = capacity_rps(model, step_ms, most, prompt, answer)
+    assert 0 <= low <= capacity_rps(model, 2 * step_ms, most, prompt, answer) * (1 + 1e-9)
+
+
+def test_as_many_may_wait_as_will_be_served_within_the_bound() -> None:
+    # 10 a second for 2 s, and the 4 a second that are over for 30 s
+    assert queued_cap(10, 6, 2000, 30_000) == pytest.approx(20 + 120)
+
+
+def test_under_lasting_overload_only_those_wait_that_can_be_on_time() -> None:
+    assert queued_cap(10, 15, 2000, 30_000) == pytest.approx(20)
+
+
+def test_jitter_bounds_what_prompts_add_to_a_step() -> None:
+    assert jitter_budget(MODEL, 3) == pytest.approx(120)
+    assert jitter_budget(MODEL, 0) == math.inf
+    assert jitter_budget(UNKNOWN, 3) == math.inf
+
+
+def test_the_prefill_rate_is_the_budget_over_the_step() -> None:
+    assert prefill_rate(MODEL, 500, 20, 5_000) == pytest.approx(500 / 50 * 1e3)
+    assert prefill_rate(MODEL, 0, 20, 5_000) == 0
+    assert prefill_rate(MODEL, math.inf, 20, 5_000) == 0
+    assert prefill_rate(MODEL, -3, 20, 5_000) == 0
