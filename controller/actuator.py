@@ -24,6 +24,7 @@ from controller.attribution import Cause
 from controller.batching import BatchMemory
 from controller.cpu_limits import NeighbourView
 from controller.engines.link import Ack
+from controller.forbidden import forbidden_knobs, forbids_weight
 from controller.journal_rows import Change
 from controller.limits.cgroup import CgroupError, Group, Hierarchies, cpu_group
 from controller.limits.cpu import read_weight
@@ -94,6 +95,12 @@ class Actuator:
                 self._groups[name] = group
         for name in [name for name in self._quotas if self._groups.get(name) != old[name]]:
             self._give_back(name, old[name])
+            self._forget_quota(engines.values(), name)
+
+    def respect(self, floors: Mapping[str, float], engines: Mapping[str, EngineWatch]) -> None:
+        """Give back every quota that is below its neighbour's floor, in cores by name."""
+        for name in [name for name, cores in self._quotas.items() if cores < floors.get(name, 0)]:
+            self._give_back(name, self._groups[name])
             self._forget_quota(engines.values(), name)
 
     def limitable(self, neighbours: tuple[NeighbourView, ...]) -> tuple[NeighbourView, ...]:
@@ -194,6 +201,18 @@ class Actuator:
         self._quotas.clear()
         if report.restored or report.kept or report.foreign:
             self.event("undo", "limits", {"reason": reason, "restored": len(report.restored)})
+
+    def obey(self, watch: EngineWatch, now_ns: int) -> None:
+        """Give back what is held for an engine and its policy does not allow."""
+        name, detail = watch.policy.name, "the policy does not allow it any more"
+        knobs = forbidden_knobs(watch.policy, watch.core.batch.point)
+        if knobs:
+            self.give_back_knobs(watch, now_ns)
+            self.event("given_back", name, {"what": ", ".join(knobs), "reason": detail})
+        if watch.group is not None and forbids_weight(watch.policy, watch.cpu.weight):
+            self._give_back(name, watch.group)
+            watch.cpu = replace(watch.cpu, weight=None)
+            self.event("given_back", name, {"what": "cpu_weight", "reason": detail})
 
     def drop(self, watch: EngineWatch, others: Iterable[EngineWatch], now_ns: int) -> None:
         """An engine is gone from the targets: give back what we hold for it and close it.

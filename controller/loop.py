@@ -7,7 +7,7 @@ functions of `cpu_limits` and `batching`; here is only the order, the clock and 
 import selectors
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
@@ -24,6 +24,7 @@ from controller.engines.client import EngineClient
 from controller.engines.link import EngineLink
 from controller.limits.cgroup import CgroupError
 from controller.limits.cpu import read_throttling
+from controller.policy import policy_from_json
 from controller.policy_model import Engine, Mode, Policy
 from controller.rollback import Trial
 from controller.signals import Signals
@@ -314,6 +315,8 @@ class Loop:
                 self._set_targets(message)
             case "mode":
                 self._set_mode(message["mode"], message.get("reason", ""))
+            case "policy":
+                self._set_policy(policy_from_json(message["policy"]), message["afresh"])
             case "learnt":
                 self._learnt = {
                     key: learnt
@@ -349,11 +352,12 @@ class Loop:
         self._follow_links(self._clock())
         for each in neighbours:
             before = known.get(each.name)
-            same = before is not None and before.target == each
-            self._neighbours[each.name] = before if before and same else _Neighbour(each)
-        self._actuator.set_neighbours(
-            {each.name: each.cgroup for each in neighbours}, self._engines
-        )
+            self._neighbours[each.name] = made = _Neighbour(each)
+            if before and (before.target.row, before.target.cgroup) == (each.row, each.cgroup):
+                made.runs = before.runs
+        limitable = {each.name: each.cgroup if each.limit else None for each in neighbours}
+        self._actuator.set_neighbours(limitable, self._engines)
+        self._actuator.respect({each.name: each.min_cores for each in neighbours}, self._engines)
         self._rows = {watch.row for watch in self._engines.values()}
 
     def _hand_over_learnt(self) -> None:
@@ -374,6 +378,21 @@ class Loop:
         watch = EngineWatch(engine, target.row, group, self._policy.controller.lease_ms)
         watch.base_weight, watch.group_detail = weight, detail
         return watch
+
+    def _set_policy(self, policy: Policy, afresh: Collection[str]) -> None:
+        """Go on under another policy; targets that come or go with it follow in a message.
+
+        What is held stays unless the policy forbids it; engines in `afresh` start from nothing.
+        """
+        self._policy = policy
+        for engine in policy.engines:
+            watch = self._engines.get(engine.name)
+            if watch is None:
+                continue
+            watch.adopt(engine, policy.controller.lease_ms)
+            self._actuator.obey(watch, self._clock())
+            if engine.name in afresh:
+                self._actuator.give_back_knobs(watch, self._clock())
 
     def _set_mode(self, mode: Mode, reason: str) -> None:
         if mode == self._mode:

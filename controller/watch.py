@@ -16,6 +16,7 @@ from controller.limits.cgroup import Group
 from controller.policy_model import Engine
 from controller.pressure import Pressure, PressureReader
 from controller.progress import Progress, Stall
+from controller.rollback import Trial
 from controller.signals import Sample, Signals, between
 from controller.step_model import is_outlier
 from controller.unsent import UnsentWatch
@@ -126,6 +127,17 @@ class EngineWatch:
             self._pressure_reader.close()
         if self.link is not None:
             self.link.close()
+
+    def adopt(self, policy: Engine, lease_ms: int) -> None:
+        """Go on under another policy of the same engine, with what is held and learnt."""
+        if policy.slo != self.policy.slo:
+            self._unsent = UnsentWatch(policy.slo.gap_ms * 1e6)
+            # what was late by the old SLO says nothing of the new one
+            self.core = replace(self.core, trial=Trial())
+            self.restart_window()
+        self.policy = policy
+        if self.link is not None:
+            self.link.set_lease(lease_ms)
 
     def restart_window(self) -> None:
         """Judge what follows by itself: something was just changed."""

@@ -1,9 +1,9 @@
 """What the agent and the controller say to each other: JSON, one object a line, over a socket pair.
 
-The agent sends `config` and `learnt` once, then `targets` and `mode` as they change, and `queues`
-(what it sees in the engines' sockets) a few times a second. The controller sends `status` a few
-times a second and `decision`, `ack`, `event` and `learnt` as they happen. Both ends are ours and of
-one version; a line that is not understood is a bug and ends the controller.
+The agent sends `config` and `learnt` once, then `policy`, `targets` and `mode` as they change, and
+`queues` (what it sees in the engines' sockets) a few times a second. The controller sends `status`
+a few times a second and `decision`, `ack`, `event` and `learnt` as they happen. Both ends are ours
+and of one version; a line that is not understood is a bug and ends the controller.
 """
 
 import json

@@ -137,6 +137,10 @@ class EngineLink:
         self._send_set(values, tag, now_ns)
         return True
 
+    def set_lease(self, lease_ms: int) -> None:
+        """Ask for leases of this length from the next write or renewal on."""
+        self._lease_ms = lease_ms
+
     def release(self, tag: int, now_ns: int) -> bool:
         """Give the lease back; False when there is no connection (the lease then runs out)."""
         self._held = {}

@@ -14,7 +14,17 @@ from bpf.layout import Edge, EdgeKind
 from bpf.readers import CounterReader
 from controller.engines.page import EngineNow, PageWriter, Step
 from controller.loop import STATUS_EVERY_NS, Loop
-from controller.policy_model import Controller, Engine, Match, Mode, Policy, Slo
+from controller.policy import policy_to_json
+from controller.policy_model import (
+    Controller,
+    Engine,
+    KnobFloors,
+    Limits,
+    Match,
+    Mode,
+    Policy,
+    Slo,
+)
 from controller.wire import EngineTarget, NeighbourTarget, targets_message
 
 from .peers import PAGELESS, PATIENCE_S, START, STATE, Peer
@@ -99,7 +109,7 @@ class Rig:
         self._reader = CounterReader(self.kernel.counters_fd, self.kernel.health_fd, ROWS, 1)
         self._frozen_ns: int | None = None
         self._ahead_ns = 0
-        policy = Policy(
+        self.policy = Policy(
             mode=mode,
             controller=Controller(
                 scheduler_tick_interval_ms=tick_ms, fast_tick_interval_ms=1, lease_ms=LEASE_MS
@@ -107,7 +117,7 @@ class Rig:
             engines=tuple(
                 Engine(
                     name,
-                    Match("port", 1),
+                    Match("port", engine.row),
                     admin_socket=engine.peer.path,
                     slo=Slo(ttft_ms=1000, gap_ms=100),
                 )
@@ -115,7 +125,7 @@ class Rig:
             ),
         )
         actuator = actuator_of(self.agent, self.cgroups, self._clock)
-        self.loop = Loop(policy, self.agent.theirs, self._reader, actuator, 2, self._clock)
+        self.loop = Loop(self.policy, self.agent.theirs, self._reader, actuator, 2, self._clock)
         self.edges.take = self.loop.on_edge
         self._thread = threading.Thread(target=self.loop.run, args=(self.edges,), daemon=True)
 
@@ -282,17 +292,22 @@ def test_in_control_mode_it_acts_and_tells_what_became_of_it(tmp_path: Path) -> 
         assert knob == {"value": 1433, "start": 2048, "unit": "tokens", "held": True}
 
 
+def hold_down(made: Rig) -> None:
+    """Bring the loop to hold quotas on both neighbours."""
+    made.begin("a", neighbours=("n1", "n2"))
+    deadline = time.monotonic() + PATIENCE_S
+    while made.cgroups.quota("n1") is None:
+        assert time.monotonic() < deadline
+        made.steal()
+        for row in (3, 4):
+            made.kernel.count(row, run_ns=100 * MS)
+        made.advance(100 * MS)
+        time.sleep(0.005)
+
+
 def test_quotas_come_when_the_weight_does_not_help(tmp_path: Path) -> None:
     with rig(tmp_path, "control") as made:
-        made.begin("a", neighbours=("n1", "n2"))
-        deadline = time.monotonic() + PATIENCE_S
-        while made.cgroups.quota("n1") is None:
-            assert time.monotonic() < deadline
-            made.steal()
-            for row in (3, 4):
-                made.kernel.count(row, run_ns=100 * MS)
-            made.advance(100 * MS)
-            time.sleep(0.005)
+        hold_down(made)
         quotas = [
             (change["target"], change["knob"])
             for decision in made.agent.of("decision")
@@ -318,6 +333,93 @@ def holding(made: Rig) -> None:
     made.engines["a"].answer("set", values=START | BUDGET, epoch=1)
     made.agent.next("ack")
     assert made.cgroups.weight("a") == 1000
+
+
+def change_policy(made: Rig, *, afresh: tuple[str, ...] = (), **fields: Any) -> None:
+    """Send the loop its policy with other fields for engine a."""
+    old = made.policy
+    engines = tuple(
+        replace(engine, **fields) if engine.name == "a" else engine for engine in old.engines
+    )
+    text = policy_to_json(replace(old, engines=engines))
+    made.agent.channel.send({"type": "policy", "policy": text, "afresh": list(afresh)})
+
+
+def test_under_another_policy_it_keeps_what_it_holds(tmp_path: Path) -> None:
+    with rig(tmp_path, "control") as made:
+        holding(made)
+        change_policy(made, slo=Slo(ttft_ms=500, gap_ms=50))
+        status = made.agent.status()
+        assert status["engines"]["a"]["knobs"]["max_batched_tokens"]["held"]
+        assert made.cgroups.weight("a") == 1000
+        assert made.engines["a"].peer.asks_nothing()
+        assert made.agent.of("event", kind="given_back") == []
+
+
+def test_it_decides_by_the_new_policy(tmp_path: Path) -> None:
+    with rig(tmp_path, "control") as made:
+        made.begin("a")
+        change_policy(made, limits=Limits(cpu_weight_max=300))
+        made.steal()
+        decision = made.agent.next("decision", is_weight)
+        assert decision["action"][0]["to"] == 300
+
+
+def test_what_the_new_policy_forbids_is_given_back(tmp_path: Path) -> None:
+    with rig(tmp_path, "control") as made:
+        holding(made)
+        change_policy(
+            made,
+            limits=Limits(cpu_weight_max=999),
+            knobs=KnobFloors(min_batched_tokens=BUDGET["max_batched_tokens"] + 1),
+        )
+        made.engines["a"].answer("release", released=True)
+        given = [made.agent.next("event")["detail"]["what"] for _ in range(2)]
+        assert given == ["max_batched_tokens", "cpu_weight"]
+        assert made.cgroups.untouched()
+        status = made.agent.status()
+        assert status["engines"]["a"]["cpu_weight"] == {"value": 100, "base": 100}
+
+
+def test_an_engine_that_is_to_start_afresh_gives_its_knobs_back(tmp_path: Path) -> None:
+    with rig(tmp_path, "control") as made:
+        holding(made)
+        change_policy(made, afresh=("a", "gone"))
+        made.engines["a"].answer("release", released=True)
+        status = made.agent.status()
+        assert not status["engines"]["a"]["knobs"]["max_batched_tokens"]["held"]
+        assert made.cgroups.weight("a") == 1000
+
+
+def test_an_engine_of_a_new_policy_becomes_a_target(tmp_path: Path) -> None:
+    with rig(tmp_path, "control") as made:
+        made.begin("a")
+        old = made.policy
+        added = Engine("c", Match("port", 3))
+        policy = replace(old, engines=(*old.engines[:1], added))
+        made.agent.channel.send({"type": "policy", "policy": policy_to_json(policy), "afresh": []})
+        made.agent.channel.send(
+            targets_message([EngineTarget("a", 1, "/a"), EngineTarget("c", 5, None)], [])
+        )
+        made.agent.status(lambda status: set(status["engines"]) == {"a", "c"})
+
+
+@pytest.mark.parametrize("changes", [{"limit": False}, {"min_cores": 1.9}])
+def test_a_neighbour_that_may_not_be_held_so_low_gets_its_quota_back(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    with rig(tmp_path, "control") as made:
+        hold_down(made)
+        targets = [
+            replace(NeighbourTarget(name, row, f"/{name}", limit=True, min_cores=0.1), **changes)
+            for row, name in enumerate(("n1", "n2"), 3)
+        ]
+        made.agent.channel.send(targets_message([EngineTarget("a", 1, "/a")], targets))
+        made.agent.status(
+            lambda status: all(n["quota_cores"] is None for n in status["neighbours"].values())
+        )
+        assert made.cgroups.quota("n1") is None
+        assert made.cgroups.quota("n2") is None
 
 
 @pytest.mark.parametrize("mode", ["observe", "shadow"])
