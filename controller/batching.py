@@ -83,7 +83,7 @@ def decide_batch(
     while the CPU is stolen or throttled, or the cause is outside the engine's batching: a smaller
     batch would cost throughput and cure nothing.
     """
-    engine = signals.engine
+    engine, memory = signals.engine, _offered(view, memory)
     if engine is None or cause in OUTSIDE | {Cause.NEIGHBOUR_CPU, Cause.OWN_QUOTA}:
         return memory, None
     steps = max(0, engine.steps - memory.changed_at_step)
@@ -113,6 +113,16 @@ def decide_batch(
         return changed, Proposal((ReleaseKnobs(dict(memory.point)),), reason)
     # the whole point, so that one answer tells that all of it is in force
     return changed, Proposal((SetKnobs(point, old),), reason)
+
+
+def _offered(view: BatchView, memory: BatchMemory) -> BatchMemory:
+    """What is held, as far as the engine offers it: another `hello` may allow less."""
+    inside = {
+        name: min(max(value, view.knobs[name].minimum), view.knobs[name].maximum)
+        for name, value in memory.point.items()
+        if name in view.knobs
+    }
+    return memory if inside == memory.point else replace(memory, point=inside)
 
 
 def _relegation(

@@ -143,7 +143,7 @@ class PressureReader:
     def _text(self, name: str) -> str:
         fd = self._files.get(name)
         try:
-            return os.pread(fd, _READ_BYTES, 0).decode() if fd is not None else ""
+            return os.pread(fd, _READ_BYTES, 0).decode(errors="replace") if fd is not None else ""
         except OSError:
             return ""  # PSI is switched off, or the group is gone
 

@@ -8,6 +8,7 @@ from blowing up. Plain Python: four unknowns do not need NumPy, and the fast loo
 small without it.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
@@ -26,6 +27,10 @@ TRUST_ERROR: Final = 0.25
 OUTLIER_FACTOR: Final = 4.0
 """A step this many times the prediction was disturbed, not computed. Several on end cost the model
 its trust, and then it learns from them: the engine itself became slower."""
+
+_LONGEST_NS: Final = 600_000_000_000
+_MOST_TOKENS: Final = 1e9
+"""Beyond these a step is not one, but nonsense on its engine's page."""
 
 _KV_UNIT: Final = 1000.0
 _PREFILL_UNIT: Final = 100.0
@@ -118,16 +123,21 @@ def is_outlier(model: StepModel, step: Step) -> bool:
 def learn(model: StepModel, steps: Iterable[Step], disturbed: bool) -> StepModel:
     """The model after `steps`; nothing is learnt while the engine is `disturbed`.
 
-    Warm-up steps and outliers are refused. Disturbed means that others took the engine's CPU: a
-    fit to such steps would shrink the batch for a fault that is not the batch's.
+    Warm-up steps, outliers and what can't be a step are refused. Disturbed means that others took
+    the engine's CPU: a fit to such steps would shrink the batch for a fault that is not its own.
     """
     if disturbed:
         return model
     for step in steps:
-        if step.index <= WARM_UP_STEPS or step.step_ns <= 0:
+        if step.index <= WARM_UP_STEPS or not _is_step(step):
             continue
         model = _update(model, step)
     return model
+
+
+def _is_step(step: Step) -> bool:
+    most = max(step.prefill_tokens, step.decode_seqs, step.kv_tokens)
+    return 0 < step.step_ns <= _LONGEST_NS and most <= _MOST_TOKENS
 
 
 def _update(model: StepModel, step: Step) -> StepModel:
@@ -149,6 +159,8 @@ def _update(model: StepModel, step: Step) -> StepModel:
         _dot(model.covariance[3], x),
     )
     scale = FORGETTING + _dot(px, x)
+    if not 0 < scale < math.inf:
+        return StepModel()  # rounding ate the covariance: what follows would be no number
     theta = (
         model.theta[0] + px[0] / scale * miss,
         model.theta[1] + px[1] / scale * miss,

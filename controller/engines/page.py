@@ -1,13 +1,15 @@
 """The stats page: what an engine shows of itself in shared memory, read without a round trip.
 
-A file of `PAGE_BYTES`, little endian, mapped by the engine for writing and by the agent for
-reading. A sequence lock guards it: the writer makes `sequence` odd, writes, makes it even; a
-reader whose two looks at `sequence` differ, or are odd, reads again. `docs/engine-protocol.md`
+A file of `PAGE_BYTES`, little endian, mapped by the engine for writing. The agent reads it by
+system calls: in a mapping of its own, an engine that cuts the file short would end the agent with
+SIGBUS. A sequence lock guards it: the writer makes `sequence` odd, writes, makes it even; a reader
+whose two looks at `sequence` differ, or are odd, reads again. `docs/engine-protocol.md`
 gives the same table for other implementers; a writer on a weakly ordered CPU needs a release
 fence around its two writes of `sequence`.
 """
 
 import mmap
+import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,39 +163,47 @@ class PageReader:
     """The agent's end."""
 
     def __init__(self, path: Path) -> None:
-        """Map the page at `path`; `OSError` if it can't be, `PageError` if it is something else."""
-        with path.open("rb") as file:
-            if path.stat().st_size != PAGE_BYTES:
+        """Open the page at `path`; `OSError` if it can't be, `PageError` if it is no page."""
+        with path.open("rb", buffering=0) as file:
+            page = file.read(PAGE_BYTES + 1)
+            if len(page) != PAGE_BYTES:
                 raise PageError(f"could not read stats page {path}: not {PAGE_BYTES} bytes long")
-            self._map = mmap.mmap(file.fileno(), PAGE_BYTES, prot=mmap.PROT_READ)
-        magic, version, size, _ = _HEADER.unpack_from(self._map, 0)
-        if magic != MAGIC or version != PAGE_VERSION or size != PAGE_BYTES:
-            self._map.close()
-            raise PageError(
-                f"could not read stats page {path}: expected {MAGIC.decode()} version"
-                f" {PAGE_VERSION}, found {magic!r} version {version}"
-            )
+            magic, version, size, _ = _HEADER.unpack_from(page, 0)
+            if magic != MAGIC or version != PAGE_VERSION or size != PAGE_BYTES:
+                raise PageError(
+                    f"could not read stats page {path}: expected {MAGIC.decode()} version"
+                    f" {PAGE_VERSION}, found {magic!r} version {version}"
+                )
+            self._fd = os.dup(file.fileno())
 
     def read(self, after_step: int = 0, tries: int = 8) -> tuple[EngineNow, list[Step]] | None:
         """What the engine does now and its steps with an index above `after_step`, oldest first.
 
-        None when the writer was in the way `tries` times running (or died while writing).
+        None when the writer was in the way `tries` times running (or died while writing), or the
+        file is no page any more. A slot that holds another step than it should is left out.
         """
         for _ in range(tries):
-            (before,) = _SEQUENCE.unpack_from(self._map, _SEQUENCE_AT)
-            if before & 1:
+            before = self._bytes(_SEQUENCE.size, _SEQUENCE_AT)
+            page = self._bytes(PAGE_BYTES, 0)
+            if len(before) < _SEQUENCE.size or len(page) < PAGE_BYTES:
+                return None
+            if before[0] & 1 or before != self._bytes(_SEQUENCE.size, _SEQUENCE_AT):
                 continue
-            now = EngineNow(*_NOW.unpack_from(self._map, _NOW_AT))
+            now = EngineNow(*_NOW.unpack_from(page, _NOW_AT))
             first = max(after_step + 1, now.steps - STEP_SLOTS + 1, 1)
-            steps = [
-                Step(*_STEP.unpack_from(self._map, _STEPS_AT + (i % STEP_SLOTS) * _STEP.size))
+            steps = (
+                Step(*_STEP.unpack_from(page, _STEPS_AT + (i % STEP_SLOTS) * _STEP.size))
                 for i in range(first, now.steps + 1)
-            ]
-            (after,) = _SEQUENCE.unpack_from(self._map, _SEQUENCE_AT)
-            if before == after:
-                return now, steps
+            )
+            return now, [step for i, step in enumerate(steps, first) if step.index == i]
         return None
 
     def close(self) -> None:
-        """Unmap the page."""
-        self._map.close()
+        """Close the page."""
+        os.close(self._fd)
+
+    def _bytes(self, size: int, at: int) -> bytes:
+        try:
+            return os.pread(self._fd, size, at)
+        except OSError:
+            return b""

@@ -204,7 +204,7 @@ def descendants(group: Group) -> tuple[Group, ...]:
 def read(file: Path) -> str:
     """A cgroup file's text without the newline; `CgroupGoneError` if it does not exist."""
     try:
-        return file.read_text().strip()
+        return file.read_text(errors="replace").strip()
     except OSError as error:
         raise _refused("read", file, error) from None
 

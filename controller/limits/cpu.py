@@ -194,7 +194,7 @@ def _why_invalid(change: Change) -> str:
         return ""
     if quota_us is None or quota_us < 0:
         return ""
-    if burst.exists() and int(read(burst)) > quota_us:
+    if burst.exists() and (text := read(burst)).isdecimal() and int(text) > quota_us:
         return f" ('{burst}' holds {read(burst)}, and a quota cannot be below it)"
     return _against_v1_tree(directory, quota_us) if name == QUOTA_FILES[1] else ""
 

@@ -370,3 +370,13 @@ def test_a_change_of_the_rate_alone_does_not_hold_growth_back() -> None:
     slower = replace(memory, point={**memory.point, RATE: 1.0})
     again, _ = decide(replace(QUEUED, steps=BUSY.steps + 1), slower, view=RELEGATING)
     assert again.changed_at_step == memory.changed_at_step
+
+
+def test_what_the_engine_offers_no_more_is_let_go_and_the_rest_moved_inside() -> None:
+    smaller = {BUDGET: Knob(BUDGET, 16, 512, 512, "tokens")}
+    held = BatchMemory({BUDGET: 900.0, RUNNING: 40.0, "gone": 3.0}, changed_at_step=500)
+    _, action = decide(BUSY, held, view=replace(VIEW, knobs=smaller))
+    assert isinstance(action, SetKnobs | ReleaseKnobs)
+    values = action.values if isinstance(action, SetKnobs) else {}
+    assert values.keys() <= {BUDGET}
+    assert all(16 <= value <= 512 for value in values.values())

@@ -108,6 +108,38 @@ def test_a_step_without_a_time_teaches_nothing() -> None:
     assert learn(StepModel(), [Step(100, 0, 0, 10, 1, 10)], disturbed=False) == StepModel()
 
 
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        {"step_ns": 2**64 - 1},
+        {"prefill_tokens": 2**63},
+        {"decode_seqs": 2**64 - 1},
+        {"kv_tokens": 2**64 - 1},
+    ],
+    ids=str,
+)
+def test_what_can_not_be_a_step_teaches_nothing(nonsense: dict[str, int]) -> None:
+    step = replace(Step(100, 0, 10_000_000, 10, 4, 1000), **nonsense)
+    assert learn(StepModel(), [step], disturbed=False) == StepModel()
+
+
+@given(
+    st.lists(
+        st.builds(
+            Step,
+            st.integers(0, 2**64 - 1),
+            st.integers(0, 2**64 - 1),
+            *(4 * [st.one_of(st.integers(0, 10**9), st.integers(0, 2**64 - 1))]),
+        ),
+        max_size=30,
+    )
+)
+def test_whatever_a_page_says_the_model_stays_a_model(said: list[Step]) -> None:
+    model = learn(StepModel(), said, disturbed=False)
+    numbers = [*model.theta, *(each for row in model.covariance for each in row), model.error]
+    assert all(math.isfinite(each) for each in numbers)
+
+
 def test_an_outlier_is_refused_once_the_model_is_trusted() -> None:
     model = trained()
     late = 1.1 * OUTLIER_FACTOR * TRUTH.ms(100, 8, 4000)

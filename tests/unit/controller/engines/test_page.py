@@ -1,3 +1,4 @@
+import os
 import struct
 import subprocess
 import sys
@@ -112,6 +113,32 @@ def test_a_writer_that_died_half_way_gives_nothing(tmp_path: Path) -> None:
         file.seek(16)
         file.write(struct.pack("<Q", 7))
     assert reader.read() is None
+    reader.close()
+    writer.close()
+
+
+def test_a_page_that_was_cut_short_gives_nothing_and_ends_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "page"
+    writer = PageWriter(path)
+    writer.write(EngineNow(steps=3))
+    reader = PageReader(path)
+    for size in (PAGE_BYTES - 1, 100, 20, 0):
+        os.truncate(path, size)
+        assert reader.read() is None
+    os.truncate(path, PAGE_BYTES)
+    assert reader.read() == (EngineNow(), [])
+    reader.close()
+    writer.close()
+
+
+def test_slots_that_hold_other_steps_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "page"
+    writer = PageWriter(path)
+    writer.write(EngineNow(steps=6), step_of(5))
+    reader = PageReader(path)
+    assert reader.read() == (EngineNow(steps=6), [step_of(5)])
+    writer.write(EngineNow(steps=2**64 - 1))
+    assert reader.read() == (EngineNow(steps=2**64 - 1), [])
     reader.close()
     writer.close()
 

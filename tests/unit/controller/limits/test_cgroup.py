@@ -186,3 +186,8 @@ def test_writing_never_creates_a_file_and_follows_no_link(tmp_path: Path) -> Non
     with pytest.raises(CgroupError, match="symbolic links"):
         cgroup.write(link, "1")
     assert target.read_text() == "kept"
+
+
+def test_what_is_no_text_is_read_as_what_it_is_not(tmp_path: Path) -> None:
+    (tmp_path / "cpu.weight").write_bytes(b"\xff\xfe1")
+    assert not cgroup.read(tmp_path / "cpu.weight").isdecimal()
