@@ -342,6 +342,8 @@ class Daemon:
                     self._tracing.ack(message)
             case "learnt":
                 self._learnt.take(message["key"], message["learnt"])
+            case "inputs":
+                self._recorder.inputs(message)
             case "event":
                 self._event(
                     message["kind"], message["subject"], message["detail"], message["mono_ns"]

@@ -49,6 +49,14 @@ class Recorder:
         """Write what came of the decision `tag`."""
         self._put(lambda: self._set(self.journal.set_outcome, tag, outcome))
 
+    def inputs(self, message: Mapping[str, Any]) -> None:
+        """Write an `inputs` message of the controller: of a decision, or with tag 0 a sample."""
+        tag, inputs = message["tag"], message["inputs"]
+        if tag:
+            self._put(lambda: self._set(self.journal.set_inputs, tag, inputs))
+        else:
+            self._put(lambda: self._add_sample(message["mono_ns"], message["engine"], inputs))
+
     def event(self, event: Event) -> None:
         """Write a change of state."""
         self._put(lambda: self._add_event(event))
@@ -123,6 +131,9 @@ class Recorder:
 
     def _add_event(self, event: Event) -> None:
         self.journal.add_event(event)
+
+    def _add_sample(self, mono_ns: int, engine: str, inputs: Mapping[str, Any]) -> None:
+        self.journal.add_sample(mono_ns, engine, inputs)
 
     def _lose_open(self) -> None:
         for tag in self._unanswered:

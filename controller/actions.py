@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from controller.journal_rows import Change
+
 
 @dataclass(frozen=True, slots=True)
 class SetKnobs:
@@ -55,3 +57,26 @@ class Proposal:
 
     actions: tuple[Action, ...]
     reason: str
+
+
+def changes_of(proposal: Proposal, engine: str) -> list[Change]:
+    """What a proposal about `engine` changes, as the journal has it."""
+    return [change for action in proposal.actions for change in _changes(action, engine)]
+
+
+def _changes(action: Action, engine: str) -> list[Change]:
+    match action:
+        case SetKnobs(values=values, old=old):
+            return [
+                Change("knob", engine, name, old.get(name), value)
+                for name, value in values.items()
+                if old.get(name) != value
+            ]
+        case ReleaseKnobs(old=old):
+            return [Change("knob", engine, name, value, "start") for name, value in old.items()]
+        case SetWeight(weight=weight, old=before):
+            return [Change("limit", engine, "cpu_weight", before, weight)]
+        case SetQuota(target=target, cores=cores, old=was):
+            return [Change("limit", target, "cpu_quota", was, round(cores, 4))]
+        case ReleaseLimit(target=target, knob=knob, old=held):
+            return [Change("limit", target or engine, knob, held, "original")]

@@ -12,20 +12,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from controller.actions import (
-    Action,
     Proposal,
     ReleaseKnobs,
     ReleaseLimit,
     SetKnobs,
     SetQuota,
     SetWeight,
+    changes_of,
 )
 from controller.attribution import Cause
 from controller.batching import BatchMemory
 from controller.cpu_limits import NeighbourView
 from controller.engines.link import Ack
 from controller.forbidden import forbidden_knobs, forbids_weight
-from controller.journal_rows import Change
 from controller.limits.cgroup import CgroupError, Group, Hierarchies, cpu_group
 from controller.limits.cpu import read_weight
 from controller.limits.limiter import Lapsed, Limiter
@@ -123,8 +122,8 @@ class Actuator:
         cause: Cause,
         proposal: Proposal,
         edge_ns: int | None,
-    ) -> None:
-        """Journal the decision, and do it in control mode."""
+    ) -> int:
+        """Journal the decision, and do it in control mode; returns the decision's tag."""
         self._tag += 1
         signals = dict(watch.verdict.evidence) | {"backpressure": watch.pressure.value}
         self._channel.send(
@@ -135,18 +134,14 @@ class Actuator:
                 "engine": watch.policy.name,
                 "mode": mode,
                 "cause": str(cause),
-                "action": [
-                    change.as_dict()
-                    for action in proposal.actions
-                    for change in _changes(action, watch.policy.name)
-                ],
+                "action": [change.as_dict() for change in changes_of(proposal, watch.policy.name)],
                 "signals": signals,
                 "reason": proposal.reason,
                 "ack": "shadow" if mode == "shadow" else "pending",
             }
         )
         if mode != "control":
-            return
+            return self._tag
         limits: list[SetWeight | SetQuota | ReleaseLimit] = []
         for action in proposal.actions:
             if isinstance(action, SetKnobs | ReleaseKnobs):
@@ -155,6 +150,7 @@ class Actuator:
                 limits.append(action)
         if limits:
             self._set_limits(watch, limits, proposal.reason, edge_ns)
+        return self._tag
 
     def acknowledged(self, ack: Ack, now_ns: int) -> int | None:
         """Journal an engine's answer; the time from the edge that led to it, if one did."""
@@ -348,21 +344,3 @@ class Actuator:
         self._channel.send(
             {"type": "ack", "tag": tag, "ack": ack, "ack_us": ack_ns // 1000, "detail": detail}
         )
-
-
-def _changes(action: Action, engine: str) -> list[Change]:
-    match action:
-        case SetKnobs(values=values, old=old):
-            return [
-                Change("knob", engine, name, old.get(name), value)
-                for name, value in values.items()
-                if old.get(name) != value
-            ]
-        case ReleaseKnobs(old=old):
-            return [Change("knob", engine, name, value, "start") for name, value in old.items()]
-        case SetWeight(weight=weight, old=before):
-            return [Change("limit", engine, "cpu_weight", before, weight)]
-        case SetQuota(target=target, cores=cores, old=was):
-            return [Change("limit", target, "cpu_quota", was, round(cores, 4))]
-        case ReleaseLimit(target=target, knob=knob, old=held):
-            return [Change("limit", target or engine, knob, held, "original")]

@@ -48,6 +48,9 @@ __all__ = [
 ]
 
 MAX_ROWS: Final = 100_000
+INPUTS_SHARE: Final = 5
+"""What decisions were made on takes 2 to 3 kB each, and a sample as much: only for a fifth of the
+newest decisions, and only a fifth as many samples, are kept."""
 
 _PRUNE_EVERY: Final = 256
 _PRUNE_AT_MOST: Final = 1024
@@ -175,9 +178,18 @@ class Journal:
 
         Ids have no holes but at the old end, so the ids themselves count the rows.
         """
+        kept = self._max_rows
+        if table == "samples":
+            kept //= INPUTS_SHARE
+        elif table == "decisions":
+            last = newest - kept // INPUTS_SHARE
+            self._execute(
+                "update decisions set inputs = null where id > ? and id <= ?",
+                (last - _PRUNE_AT_MOST, last),
+            )
         self._execute(
             f"delete from {table} where id <= min(?, (select min(id) from {table}) + ?)",
-            (newest - self._max_rows, _PRUNE_AT_MOST),
+            (newest - kept, _PRUNE_AT_MOST),
         )
 
     def _execute(self, sql: str, values: Sequence[Any]) -> sqlite3.Cursor | None:

@@ -15,17 +15,16 @@ from bpf.layout import Edge
 from bpf.readers import CounterReader
 from controller.actions import Proposal
 from controller.actuator import Actuator
-from controller.attribution import Cause
 from controller.backpressure import Queues
-from controller.batching import BatchMemory, BatchView
-from controller.core import decide
-from controller.cpu_limits import CpuMemory, CpuView, NeighbourView, decide_cpu
+from controller.batching import BatchMemory
+from controller.cpu_limits import CpuMemory, NeighbourView
 from controller.engines.client import EngineClient
 from controller.engines.link import EngineLink
 from controller.limits.cgroup import CgroupError
 from controller.limits.cpu import read_throttling
 from controller.policy import policy_from_json
 from controller.policy_model import Engine, Mode, Policy
+from controller.recording import Inputs, Recordings, decide_batch_of, decide_cpu_of
 from controller.rollback import Trial
 from controller.signals import Signals
 from controller.timing import Timing
@@ -35,6 +34,7 @@ from controller.wire import Channel, EngineTarget, Message, NeighbourTarget, par
 
 STATUS_EVERY_NS: Final = 250_000_000
 LIMITS_EVERY_NS: Final = 1_000_000_000
+SAMPLE_EVERY_NS: Final = 1_000_000_000
 EDGE_SPACING_NS: Final = 3_000_000
 """Edges closer together than this share one tick: under contention the kernel raises many."""
 
@@ -103,6 +103,8 @@ class Loop:
         self._last_tick_ns = 0
         self._status_ns = 0
         self._limits_ns = 0
+        self._sampled_ns = 0
+        self._recordings = Recordings()
         self._ticks = 0
         self._late = 0
         self._timings = {
@@ -151,15 +153,17 @@ class Loop:
         self._actuator.heartbeat(now_ns)
         seen = self._collect(now_ns)
         collected_ns = self._clock()
-        proposals = self._decide(seen)
+        faced = self._face(seen)
+        decisions = self._decide(faced)
         decided_ns = self._clock()
-        for watch, cause, proposal in proposals:
-            self._actuator.carry_out(watch, self._mode, cause, proposal, edge_ns)
+        for watch, inputs, proposal in decisions:
+            tag = self._actuator.carry_out(watch, self._mode, inputs.cause, proposal, edge_ns)
+            self._recordings.decided(tag, watch.policy.name, inputs)
             watch.restart_window()
         actuated_ns = self._clock()
         self._timings["collect"].add(collected_ns - now_ns)
         self._timings["decide"].add(decided_ns - collected_ns)
-        if proposals:
+        if decisions:
             self._timings["actuate"].add(actuated_ns - decided_ns)
         self._timings["tick"].add(actuated_ns - now_ns)
         self._ticks += 1
@@ -172,6 +176,12 @@ class Loop:
             self._hand_over_learnt()
         self._follow_links(now_ns)
         self._take_answers(now_ns)
+        if now_ns - self._sampled_ns >= SAMPLE_EVERY_NS and not decisions:
+            self._sampled_ns = now_ns
+            for watch, inputs in faced:
+                self._recordings.sampled(watch.policy.name, inputs, watch.steps)
+        elif not decisions:
+            self._recordings.hand_over(self._channel)
         if now_ns - self._status_ns >= STATUS_EVERY_NS:
             self._status_ns = now_ns
             self._channel.flush()
@@ -216,44 +226,35 @@ class Loop:
             seen.append((watch, signals))
         return seen
 
+    def _face(self, seen: list[tuple[EngineWatch, Signals]]) -> list[tuple[EngineWatch, Inputs]]:
+        """All that is to be decided on."""
+        limitable = self._actuator.limitable(
+            tuple(
+                NeighbourView(each.target.name, each.used_cores(), each.target.min_cores)
+                for each in self._neighbours.values()
+                if each.target.limit and each.target.cgroup is not None
+            )
+        )
+        pressure = self._policy.controller.neighbour_pressure
+        return [
+            (watch, watch.inputs(self._mode, signals, pressure, self._cpus, limitable))
+            for watch, signals in seen
+        ]
+
     def _decide(
-        self, seen: list[tuple[EngineWatch, Signals]]
-    ) -> list[tuple[EngineWatch, Cause, Proposal]]:
+        self, faced: list[tuple[EngineWatch, Inputs]]
+    ) -> list[tuple[EngineWatch, Inputs, Proposal]]:
         if self._mode == "observe":
             return []
-        neighbours = tuple(
-            NeighbourView(each.target.name, each.used_cores(), each.target.min_cores)
-            for each in self._neighbours.values()
-            if each.target.limit and each.target.cgroup is not None
-        )
-        proposals = []
-        for watch, signals in seen:
-            cause = watch.verdict.cause
-            weighable = watch.base_weight is not None and watch.policy.limits.cpu_weight_max > 0
-            view = CpuView(
-                watch.base_weight if weighable else None,
-                watch.policy.limits.cpu_weight_max,
-                self._cpus,
-                self._actuator.limitable(neighbours),
-            )
-            watch.cpu, proposal = decide_cpu(view, watch.cpu, signals, cause)
+        decisions = []
+        for watch, inputs in faced:
+            watch.cpu, proposal = decide_cpu_of(inputs)
             if proposal is not None:
-                proposals.append((watch, cause, proposal))
-            link = watch.link
-            if link is None or not link.can_set or link.hello is None:
-                continue
-            engine = watch.policy
-            batch = BatchView(
-                link.hello.knobs,
-                engine.slo,
-                engine.knobs,
-                link.hello.graph_sizes,
-                engine.relegation.max_deferral_ms,
-            )
-            watch.core, proposal = decide(batch, watch.core, signals, cause, engine.slo.attainment)
+                decisions.append((watch, inputs, proposal))
+            watch.core, proposal = decide_batch_of(inputs)
             if proposal is not None:
-                proposals.append((watch, cause, proposal))
-        return proposals
+                decisions.append((watch, inputs, proposal))
+        return decisions
 
     def _period_ns(self) -> int:
         """Seed A1: a fast tick under backpressure."""

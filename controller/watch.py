@@ -1,21 +1,23 @@
 """What the loop keeps of one engine between ticks, and what it makes of it."""
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from bpf.layout import Counters
 from controller.attribution import MEANING, Cause, Verdict, attribute
 from controller.backpressure import Backpressure, Queues, backpressure, send_pressure
+from controller.batching import BatchView
 from controller.core import CoreState, learn_steps
-from controller.cpu_limits import CpuMemory
+from controller.cpu_limits import CpuMemory, CpuView, NeighbourView
 from controller.engines.link import EngineLink
 from controller.engines.page import STEP_SLOTS, EngineNow, Step
 from controller.limits.cgroup import Group
-from controller.policy_model import Engine
+from controller.policy_model import Engine, Mode
 from controller.pressure import Pressure, PressureReader
 from controller.progress import Progress, Stall
+from controller.recording import Inputs
 from controller.rollback import Trial
 from controller.signals import Sample, Signals, between
 from controller.step_model import is_outlier
@@ -113,8 +115,46 @@ class EngineWatch:
         return self.signals is not None and self.signals.at_risk
 
     @property
+    def steps(self) -> Collection[Step]:
+        """The engine's steps in the window."""
+        return self._steps
+
+    @property
     def _is_paused(self) -> bool:
         return self.signals is not None and self.signals.now_ns < self.core.trial.paused_until_ns
+
+    def inputs(
+        self,
+        mode: Mode,
+        signals: Signals,
+        neighbour_pressure: float,
+        cpus: int,
+        limitable: tuple[NeighbourView, ...],
+    ) -> Inputs:
+        """All that is to be decided on at this tick."""
+        policy, link = self.policy, self.link
+        weighable = self.base_weight is not None and policy.limits.cpu_weight_max > 0
+        weight = self.base_weight if weighable else None
+        batch_view = None
+        if link is not None and link.can_set and link.hello is not None:
+            batch_view = BatchView(
+                link.hello.knobs,
+                policy.slo,
+                policy.knobs,
+                link.hello.graph_sizes,
+                policy.relegation.max_deferral_ms,
+            )
+        return Inputs(
+            mode,
+            policy.slo,
+            neighbour_pressure,
+            signals,
+            self.verdict.cause,
+            CpuView(weight, policy.limits.cpu_weight_max, cpus, limitable),
+            self.cpu,
+            batch_view,
+            self.core,
+        )
 
     def look(self) -> None:
         """Read what the kernel says of the engine's cgroups; a few times a second is enough."""

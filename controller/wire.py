@@ -2,8 +2,9 @@
 
 The agent sends `config` and `learnt` once, then `policy`, `targets` and `mode` as they change, and
 `queues` (what it sees in the engines' sockets) a few times a second. The controller sends `status`
-a few times a second and `decision`, `ack`, `event` and `learnt` as they happen. Both ends are ours
-and of one version; a line that is not understood is a bug and ends the controller.
+a few times a second, `decision`, `ack`, `event` and `learnt` as they happen, and `inputs` of each
+decision, and once a second, when there is time. Both ends are ours and of one version; a line that
+is not understood is a bug and ends the controller.
 """
 
 import json

@@ -1,18 +1,18 @@
 """What sets a simulated engine's knobs: nothing, a fixed point, AIMD, or the real controller."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Protocol, cast
 
 from bpf.layout import Counters
-from controller.actions import ReleaseKnobs, SetKnobs
-from controller.batching import BUDGET, BatchView
-from controller.core import decide
+from controller.actions import Proposal, ReleaseKnobs, SetKnobs
+from controller.batching import BUDGET
 from controller.engines.contract import Hello, Knob
 from controller.engines.link import EngineLink
 from controller.engines.page import EngineNow, Step
 from controller.policy_model import Controller, Engine
+from controller.recording import Inputs, decide_batch_of
 from controller.watch import EngineWatch
 
 
@@ -116,13 +116,15 @@ class Ours:
         controller: Controller,
         knobs: Mapping[str, Knob],
         graph_sizes: tuple[int, ...] = (),
+        heard: Callable[[Inputs, Proposal | None], None] = lambda *_: None,
     ) -> None:
-        """`policy` has SLO and floors, `controller` periods and thresholds."""
+        """`policy` has SLO and floors, `controller` periods and thresholds.
+
+        `heard` is told of every tick: what was decided on, and what came of it.
+        """
         hello = Hello("simulated", "1", "simulated", 1, knobs, graph_sizes, None, 10_000)
         self._controller = controller
-        self._view = BatchView(
-            knobs, policy.slo, policy.knobs, graph_sizes, policy.relegation.max_deferral_ms
-        )
+        self._heard = heard
         self._link = _VirtualLink(hello)
         self.watch = EngineWatch(policy, 1, None, controller.lease_ms)
         self.watch.link = cast(EngineLink, self._link)
@@ -131,12 +133,11 @@ class Ours:
         """As `Loop` does it, the batching part."""
         watch, link = self.watch, self._link
         link.now, link.fresh = seen.engine, seen.steps
-        signals = watch.take(
-            seen.now_ns, seen.counters, 0, 0.0, self._controller.neighbour_pressure
-        )
-        watch.core, proposal = decide(
-            self._view, watch.core, signals, watch.verdict.cause, watch.policy.slo.attainment
-        )
+        pressure = self._controller.neighbour_pressure
+        signals = watch.take(seen.now_ns, seen.counters, 0, 0.0, pressure)
+        inputs = watch.inputs("control", signals, pressure, 1, ())
+        watch.core, proposal = decide_batch_of(inputs)
+        self._heard(inputs, proposal)
         if proposal is None:
             return None
         watch.restart_window()

@@ -101,6 +101,22 @@ def test_an_outcome_goes_to_its_own_decision_whatever_became_of_it(how: str, pat
     assert rows[0].decision.ack == how
 
 
+def test_inputs_go_to_their_decision_or_are_a_sample(path: Path) -> None:
+    recorder = Recorder(Journal(path))
+    recorder.decision(DECISION)
+    inputs = {"type": "inputs", "mono_ns": 5, "engine": "chat"}
+    recorder.inputs(inputs | {"tag": 1, "inputs": {"of": "the decision"}})
+    recorder.inputs(inputs | {"tag": 0, "inputs": {"of": "a sample"}})
+    recorder.inputs(inputs | {"tag": 7, "inputs": {"of": "nothing"}})
+    recorder.close()
+    with closing(JournalReader(path)) as reader:
+        found = {each.inputs["of"]: each.decision for each in reader.recorded("chat")}
+    assert found.keys() == {"the decision", "a sample"}
+    assert found["a sample"] is None
+    assert found["the decision"] is not None
+    assert found["the decision"].reason == "because"
+
+
 def test_a_dead_controllers_decisions_get_no_outcome(path: Path) -> None:
     recorder = Recorder(Journal(path))
     recorder.decision(DECISION)

@@ -172,10 +172,10 @@ def test_what_was_recorded_for_replay_comes_back_in_order_of_time(
     journal: Journal, path: Path
 ) -> None:
     start_ns = time.monotonic_ns()
-    journal.add_sample(start_ns + 1, "a", {"n": 1})
-    row = journal.add_decision(Decision(start_ns + 2, "a", "control", "batch", reason="two"))
+    journal.add_sample(start_ns, "a", {"n": 1})
+    row = journal.add_decision(Decision(start_ns + 10**8, "a", "control", "batch", reason="two"))
     journal.set_inputs(row, {"n": 2})
-    journal.add_decision(Decision(start_ns + 3, "a", "control", "batch"))
+    journal.add_decision(Decision(start_ns + 2 * 10**8, "a", "control", "batch"))
     journal.add_sample(start_ns + 10**9, "b", {"n": 3})
     journal.add_sample(start_ns + 2 * 10**9, "a", {"n": 4})
     with JournalReader(path) as reader:
@@ -186,15 +186,18 @@ def test_what_was_recorded_for_replay_comes_back_in_order_of_time(
         assert [each.inputs["n"] for each in reader.recorded("a", found[-1].wall_ns)] == [4]
 
 
-def test_samples_are_pruned_as_decisions_are(path: Path) -> None:
-    journal = Journal(path, max_rows=100)
+def test_of_samples_and_inputs_a_fifth_as_many_are_kept_as_of_decisions(path: Path) -> None:
+    journal = Journal(path, max_rows=500)
     for number in range(1000):
         journal.add_sample(number, "a", {"n": number})
+        journal.set_inputs(journal.add_decision(decision("b")), {"n": number})
+    assert len(journal.recent(1000)) >= 500
     journal.close()
     with JournalReader(path) as reader:
-        found = list(reader.recorded("a", -(10**19) // 2))
-    assert 100 <= len(found) <= 100 + 256
-    assert found[-1].inputs == {"n": 999}
+        samples, inputs = list(reader.recorded("a", -(1 << 62))), list(reader.recorded("b"))
+    for found in (samples, inputs):
+        assert 100 <= len(found) <= 100 + 256
+        assert found[-1].inputs == {"n": 999}
 
 
 def test_what_an_earlier_run_left_pending_is_lost_and_nothing_else(journal: Journal) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from bpf.layout import Edge, EdgeKind
 from bpf.readers import CounterReader
+from controller.actions import changes_of
 from controller.engines.page import EngineNow, PageWriter, Step
 from controller.loop import STATUS_EVERY_NS, Loop
 from controller.policy import policy_to_json
@@ -25,6 +26,7 @@ from controller.policy_model import (
     Policy,
     Slo,
 )
+from controller.recording import decide_batch_of, decide_cpu_of, inputs_of
 from controller.wire import EngineTarget, NeighbourTarget, targets_message
 
 from .peers import PAGELESS, PATIENCE_S, START, STATE, Peer
@@ -290,6 +292,44 @@ def test_in_control_mode_it_acts_and_tells_what_became_of_it(tmp_path: Path) -> 
         assert ack["ack"] == "applied"
         knob = made.agent.status()["engines"]["a"]["knobs"]["max_batched_tokens"]
         assert knob == {"value": 1433, "start": 2048, "unit": "tokens", "held": True}
+
+
+def test_what_a_decision_was_made_on_follows_and_leads_to_the_same_again(tmp_path: Path) -> None:
+    with rig(tmp_path, "control") as made:
+        made.begin("a")
+        made.steal()
+        decision = made.agent.next("decision", is_weight)
+        told = made.agent.next("inputs", lambda each: bool(each["tag"] == decision["tag"]))
+        _, proposal = decide_cpu_of(inputs_of(told["inputs"]))
+        assert proposal is not None
+        assert [each.as_dict() for each in changes_of(proposal, "a")] == decision["action"]
+
+        made.advance(SECOND)
+        made.stretch()
+        decision = made.agent.next("decision", is_knob)
+        told = made.agent.next("inputs", lambda each: bool(each["tag"] == decision["tag"]))
+        inputs = inputs_of(told["inputs"])
+        assert (inputs.mode, inputs.cause, inputs.slo.gap_ms) == ("control", "batch", 100)
+        assert inputs.batch_view is not None
+        assert inputs.batch_view.knobs["max_batched_tokens"].start == 2048
+        _, proposal = decide_batch_of(inputs)
+        assert proposal is not None
+        assert [each.as_dict() for each in changes_of(proposal, "a")] == decision["action"]
+
+
+def test_what_there_is_to_decide_on_is_sampled_once_a_second_in_any_mode(tmp_path: Path) -> None:
+    with rig(tmp_path, "observe") as made:
+        made.begin("a", "b")
+        for _ in range(3):
+            made.advance(SECOND)
+            made.agent.next("inputs", lambda each: bool(each["engine"] == "b"))
+        for name in ("a", "b"):
+            samples = made.agent.of("inputs", engine=name)
+            times = [each["mono_ns"] for each in samples]
+            assert len(times) >= 2
+            assert all(later - earlier >= SECOND for earlier, later in pairwise(times))
+            assert {each["tag"] for each in samples} == {0}
+            assert {inputs_of(each["inputs"]).mode for each in samples} == {"observe"}
 
 
 def hold_down(made: Rig) -> None:

@@ -1,0 +1,118 @@
+"""What the decisions of one tick about one engine were made on, to be kept for replay.
+
+Taken in the loop by reference, as all of it is frozen; turned into text after the tick's work.
+"""
+
+from collections import deque
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, Final
+
+from controller.actions import Proposal
+from controller.attribution import Cause
+from controller.batching import BatchView
+from controller.codec import decode, encode
+from controller.core import CoreState, decide
+from controller.cpu_limits import CpuMemory, CpuView, decide_cpu
+from controller.engines.page import Step
+from controller.policy_model import Mode, Slo
+from controller.signals import Signals
+from controller.step_model import StepModel
+from controller.wire import Channel
+
+WAITING: Final = 256
+"""Inputs not handed over yet; the oldest of more are not kept."""
+
+STEPS_KEPT: Final = 8
+"""Of a second's steps: enough to fit step times from some minutes of samples."""
+
+_COVARIANCE: Final = StepModel().covariance
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """One tick of one engine, as it was before anything was decided.
+
+    `batch_view` is None while its knobs can't be set. `steps` are some that ended lately, as ns,
+    prompt tokens, sequences and cached tokens; decisions do not rest on them.
+    """
+
+    mode: Mode
+    slo: Slo
+    neighbour_pressure: float
+    signals: Signals
+    cause: Cause
+    cpu_view: CpuView
+    cpu: CpuMemory
+    batch_view: BatchView | None
+    core: CoreState
+    steps: tuple[tuple[int, int, int, int], ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON. How sure the step model is of itself decides nothing, and is left out."""
+        model = replace(self.core.model, covariance=_COVARIANCE)
+        fields: dict[str, Any] = encode(replace(self, core=replace(self.core, model=model)))
+        return fields
+
+
+def inputs_of(fields: Mapping[str, Any]) -> Inputs:
+    """What `Inputs.as_dict` made; `ValueError`, `TypeError` or `KeyError` if it is not that."""
+    return decode(Inputs, fields)
+
+
+def decide_cpu_of(inputs: Inputs) -> tuple[CpuMemory, Proposal | None]:
+    """What the CPU ladder makes of it."""
+    return decide_cpu(inputs.cpu_view, inputs.cpu, inputs.signals, inputs.cause)
+
+
+def decide_batch_of(inputs: Inputs) -> tuple[CoreState, Proposal | None]:
+    """What the decision core makes of it; nothing where knobs can't be set."""
+    if inputs.batch_view is None:
+        return inputs.core, None
+    return decide(
+        inputs.batch_view, inputs.core, inputs.signals, inputs.cause, inputs.slo.attainment
+    )
+
+
+class Recordings:
+    """Inputs that wait to be handed to the agent, which keeps them.
+
+    Turning them into text takes as long as a tick's decisions: it is done one at a time, in ticks
+    that have time.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[int, str, Inputs]] = deque(maxlen=WAITING)
+
+    def decided(self, tag: int, engine: str, inputs: Inputs) -> None:
+        """Keep what the decision `tag` was made on."""
+        self._waiting.append((tag, engine, inputs))
+
+    def sampled(self, engine: str, inputs: Inputs, steps: Collection[Step]) -> None:
+        """Keep what there was to decide on, and some of the steps that had just ended."""
+        self._waiting.append((0, engine, replace(inputs, steps=some_of(steps))))
+
+    def hand_over(self, channel: Channel) -> None:
+        """Send the oldest, if there is one and the agent reads."""
+        if not self._waiting or channel.wants_write:
+            return
+        tag, engine, inputs = self._waiting.popleft()
+        channel.send(
+            {
+                "type": "inputs",
+                "tag": tag,
+                "mono_ns": inputs.signals.now_ns,
+                "engine": engine,
+                "inputs": inputs.as_dict(),
+            }
+        )
+
+
+def some_of(steps: Collection[Step]) -> tuple[tuple[int, int, int, int], ...]:
+    """At most `STEPS_KEPT` of them, evenly, as `Inputs` keeps them."""
+    stride = -(-len(steps) // STEPS_KEPT) or 1
+    return tuple(
+        (step.step_ns, step.prefill_tokens, step.decode_seqs, step.kv_tokens)
+        for step in islice(steps, None, None, stride)
+    )
