@@ -91,7 +91,8 @@ class Counters:
 
     `wait_*` is run-queue delay: by tasks of the target itself (`self`), by others, or by nobody
     (the rest: a sleeping CPU took time to wake). `waits_over` and `gaps_over` and `ttft_over`
-    crossed the target's thresholds. `ends_unstarted` streams ended before their first chunk.
+    crossed the target's thresholds; a wait for its own tasks never does. `ends_unstarted` streams
+    ended before their first chunk.
     `events` are server-sent events in the chunks. `loss_probes` are among the `retransmits`.
     `writes_stalled` left bytes unsent, `writes_held` of them because the client's window was full;
     `blocked_ns` is time with unsent bytes over all streams,

@@ -298,6 +298,7 @@ static __always_inline void came_on_cpu(struct task_struct *task, struct task_st
 	struct target *target;
 	struct role *r;
 	u64 wait, bucket;
+	bool own = false;
 	u32 slot;
 
 	if (!state)
@@ -330,7 +331,8 @@ static __always_inline void came_on_cpu(struct task_struct *task, struct task_st
 	}
 	if (holder->pid) { /* an idle CPU was held by nobody */
 		holder_state = state_of(holder);
-		if (holder_state && holder_state->slot == slot) {
+		own = holder_state && holder_state->slot == slot;
+		if (own) {
 			c->wait_self_ns += wait;
 		} else {
 			c->wait_other_ns += wait;
@@ -340,7 +342,8 @@ static __always_inline void came_on_cpu(struct task_struct *task, struct task_st
 				blame(holder, slot, wait);
 		}
 	}
-	if (target->wait_edge_ns && wait >= target->wait_edge_ns) {
+	/* what its own tasks do to each other nobody can help it with */
+	if (!own && target->wait_edge_ns && wait >= target->wait_edge_ns) {
 		c->waits_over++;
 		raise_edge(c, slot, EDGE_WAIT, now, wait);
 	}

@@ -184,6 +184,18 @@ def test_waits_over_the_threshold_are_counted_and_raise_edges_once_a_millisecond
     assert all(later - earlier >= 1_000_000 for earlier, later in pairwise(times))
 
 
+def test_waits_for_its_own_tasks_are_never_over_the_threshold(
+    watched: Watched, make_cgroup: MakeGroup
+) -> None:
+    row = watched.watch(neighbour(group := make_cgroup("crowd"), wait_edge_ns=1))
+    look = watched.look(row)
+    with burning(group), burning(group):
+        wait_for(lambda: look.counters.wait_self_ns > 50_000_000)
+        seen = look.counters
+    # every other wait is
+    assert seen.waits_over < seen.waits
+
+
 def test_waits_under_the_threshold_raise_nothing(watched: Watched, make_cgroup: MakeGroup) -> None:
     row = watched.watch(neighbour(group := make_cgroup("calm"), wait_edge_ns=10**12))
     look = watched.look(row)
