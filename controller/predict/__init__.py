@@ -1,0 +1,1 @@
+"""What load comes next: small online predictors, and a choice between them."""
