@@ -12,6 +12,7 @@ from typing import Final
 
 from bpf.layout import Counters
 from controller.actions import Proposal, ReleaseKnobs
+from controller.admission import is_pressed
 from controller.attribution import OUTSIDE, Cause
 from controller.batching import RUNNING, BatchMemory, BatchView, decide_batch
 from controller.engines.page import Step
@@ -24,6 +25,9 @@ from controller.trim import Trim, trim
 
 SLOW_NS: Final = 1_000_000_000
 """Period of layer 2."""
+
+UNKNOWN_GAPS: Final = 100.0
+"""Gaps of a stream while answers are not known."""
 
 NOT_THE_POINTS: Final = OUTSIDE | {Cause.NEIGHBOUR_CPU, Cause.OWN_QUOTA}
 """Causes for which neither margin nor operating point is to be judged."""
@@ -92,7 +96,9 @@ def _slowly(
     passed = signals.totals.since(state.totals)
     trimmed, trial = state.trim, state.trial
     if not state.disturbed:
-        trimmed = trim(trimmed, passed.gaps_over, passed.gaps, attainment, passed_s)
+        of_gaps = gap_attainment(attainment, state.load)
+        pressed = _is_pressed(view, state, signals, passed)
+        trimmed = trim(trimmed, passed.gaps_over, passed.gaps, of_gaps, passed_s, pressed)
         trial = judge(trial, passed, passed_s, bool(state.batch.point), signals.now_ns)
     load = after(state.load, signals.engine, passed_s) if signals.engine is not None else Load()
     state = replace(
@@ -109,6 +115,24 @@ def _slowly(
         return state, None
     given_back = ReleaseKnobs(dict(state.batch.point))
     return replace(state, batch=BatchMemory()), Proposal((given_back,), trial.reason)
+
+
+def _is_pressed(view: BatchView, state: CoreState, signals: Signals, passed: Counters) -> bool:
+    """Whether requests waited long in the second that has passed."""
+    assert state.slow_ns is not None
+    if passed.ttft_over or (state.batch.pressed_ns or 0) > state.slow_ns:
+        return True
+    return signals.engine is not None and is_pressed(signals, signals.engine, view.slo, 0.0)
+
+
+def gap_attainment(attainment: float, load: Load) -> float:
+    """The share of gaps that must meet the SLO so that this share of streams has none over it.
+
+    One late gap spoils a stream, and late gaps come apart: of streams with g gaps a share 1 − A may
+    have one, so 1 − (1 − A)/g of all gaps must be in time.
+    """
+    gaps = max(1.0, load.mean_answer - 1) if load.known else UNKNOWN_GAPS
+    return 1 - (1 - attainment) / gaps
 
 
 def _most_queued(view: BatchView, model: StepModel, load: Load, margin: float) -> float:

@@ -11,8 +11,11 @@ GROWTH: Final = 1.05
 GROWTH_STEPS: Final = 15
 """Steps that count for growth: the value at most doubles in one change."""
 
-DEAD_BAND: Final = 0.08
-"""Smaller changes than this share of the value in force are not worth a write."""
+DEAD_BAND: Final = 0.15
+"""Growth by less than this share of the value in force is not worth a write."""
+
+CUT_BAND: Final = 0.03
+"""A cut by less is not, either; a larger one is due, for the value in force is too much."""
 
 DWELL_STEPS: Final = 3
 """Engine steps between a change and the next growth, so that its effect is seen first."""
@@ -32,7 +35,7 @@ def toward(current: float, wanted: float, allowed: Range, steps: int) -> float:
     """The next value on the way from `current` to `wanted`; `current` itself for no change.
 
     `steps` are those of the engine since the last change. Cut at once, grow by `GROWTH` a step and
-    only after `DWELL_STEPS`, stay in the dead band, never leave the range, never above the start
+    only after `DWELL_STEPS`, stay within the bands, never leave the range, never above the start
     value. The way ends at a whole number, and at a captured graph
     size where there are any.
     """
@@ -40,7 +43,8 @@ def toward(current: float, wanted: float, allowed: Range, steps: int) -> float:
         return current
     ceiling = min(allowed.maximum, allowed.start)
     goal = _snapped(max(wanted, allowed.minimum), allowed) if wanted < ceiling else ceiling
-    if abs(goal - current) <= DEAD_BAND * current and goal != ceiling:
+    band = DEAD_BAND if goal > current else CUT_BAND
+    if abs(goal - current) <= band * current and goal != ceiling:
         return current
     if goal > current:
         if steps < DWELL_STEPS:

@@ -32,7 +32,14 @@ class Trim:
     integral: float = 0.0
 
 
-def trim(state: Trim, violations: int, chunks: int, attainment: float, dt_s: float) -> Trim:
+def trim(
+    state: Trim,
+    violations: int,
+    chunks: int,
+    attainment: float,
+    dt_s: float,
+    pressed: bool = True,
+) -> Trim:
     """The margin after `dt_s` seconds of which the last `chunks` gaps had `violations` over SLO.
 
     m = 0.85 + Kp·e + I, I ← I + Ki·e·dt, kept within 0.70…0.95 (design section 6, layer 2). The
@@ -43,13 +50,16 @@ def trim(state: Trim, violations: int, chunks: int, attainment: float, dt_s: flo
         e = (x − violations) / (x + 1), at least −4
 
     This is (allowed − rate) / allowed where the rate starts from as many chunks as allow one
-    violation: a few chunks prove little and move the margin little.
+    violation: a few chunks prove little and move the margin little. Unless requests are `pressed`
+    for time, e is at most 0: longer steps would be of use to nobody.
     """
     if chunks <= 0 or not dt_s > 0:
         return state
     allowed = min(max(1 - attainment, 0.0), 1.0) * chunks
     seen = min(max(violations, 0), chunks)
     error = max((allowed - seen) / (allowed + 1), LOWEST_ERROR)
+    if not pressed:
+        error = min(error, 0.0)
     wanted = START + PROPORTIONAL * error + state.integral
     pushes_on = (wanted >= HIGHEST and error > 0) or (wanted <= LOWEST and error < 0)
     integral = state.integral

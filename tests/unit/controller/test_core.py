@@ -1,13 +1,16 @@
 from dataclasses import replace
 from typing import Final
 
+import pytest
+
 from bpf.layout import Counters
 from controller.actions import Proposal, ReleaseKnobs
 from controller.attribution import Cause
 from controller.batching import BUDGET, BatchMemory, BatchView
-from controller.core import SLOW_NS, CoreState, decide, learn_steps
+from controller.core import SLOW_NS, CoreState, decide, gap_attainment, learn_steps
 from controller.engines.contract import Knob
 from controller.engines.page import EngineNow, Step
+from controller.load import Load
 from controller.policy_model import KnobFloors, Slo
 from controller.trim import START
 
@@ -43,8 +46,21 @@ def test_the_margin_shrinks_while_gaps_are_late_for_the_batchs_sake() -> None:
     assert course(CoreState(), LATE, 5, Cause.BATCH).trim.margin < START
 
 
-def test_the_margin_grows_while_none_is() -> None:
-    assert course(CoreState(), GOOD, 5, Cause.NONE).trim.margin > START
+def test_the_margin_grows_while_no_gap_is_late_and_requests_wait_long() -> None:
+    waiting = replace(GOOD, ttft_over=1)
+    assert course(CoreState(), waiting, 5, Cause.NONE).trim.margin > START
+
+
+def test_the_margin_does_not_grow_for_nobodys_sake() -> None:
+    assert course(CoreState(), GOOD, 50, Cause.NONE).trim.margin == START
+
+
+def test_one_late_gap_spoils_a_stream_so_longer_answers_allow_fewer() -> None:
+    load = Load(requests=30, finished=30, generated=30 * 51, seconds=60, seen=30)
+    assert gap_attainment(0.99, load) == pytest.approx(1 - 0.01 / 50)
+    assert gap_attainment(0.99, Load()) == pytest.approx(1 - 0.01 / 100)
+    single = Load(requests=30, finished=30, generated=30, seconds=60, seen=30)
+    assert gap_attainment(0.99, single) == pytest.approx(0.99)
 
 
 def test_what_others_do_moves_no_margin() -> None:

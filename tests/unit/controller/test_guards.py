@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.guards import DEAD_BAND, DWELL_STEPS, GROWTH, GROWTH_STEPS, Range, toward
+from controller.guards import CUT_BAND, DEAD_BAND, DWELL_STEPS, GROWTH, GROWTH_STEPS, Range, toward
 
 TOKENS = Range(minimum=64, maximum=4096, start=2048)
 SIZES = Range(minimum=1, maximum=64, start=50, sizes=(1, 2, 4, 8, 16, 32, 64))
@@ -66,8 +66,12 @@ def test_growth_waits_for_the_dwell() -> None:
 
 def test_small_changes_are_not_made() -> None:
     assert toward(1000, 1000 * (1 + DEAD_BAND / 2), TOKENS, steps=DWELL_STEPS) == 1000
-    assert toward(1000, 1000 * (1 - DEAD_BAND / 2), TOKENS, steps=DWELL_STEPS) == 1000
-    assert toward(1000, 1000 * (1 - DEAD_BAND * 1.1), TOKENS, steps=DWELL_STEPS) == 912
+    assert toward(1000, 1000 * (1 - CUT_BAND / 2), TOKENS, steps=DWELL_STEPS) == 1000
+
+
+def test_what_is_too_much_is_cut_sooner_than_what_is_too_little_grows() -> None:
+    assert toward(1000, 1000 * (1 - CUT_BAND * 1.5), TOKENS, steps=DWELL_STEPS) == 970
+    assert toward(1000, 1000 * (1 + CUT_BAND * 1.5), TOKENS, steps=DWELL_STEPS) == 1000
 
 
 def test_the_last_bit_to_the_start_value_is_made_for_then_nothing_is_held_any_more() -> None:

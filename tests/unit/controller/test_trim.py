@@ -119,3 +119,8 @@ def test_on_an_engine_with_noisy_steps_it_settles_where_the_slo_holds(
             margins.append(state.margin)
     assert sum(margins) / len(margins) == pytest.approx(expected, abs=0.02)
     assert max(margins) - min(margins) < 0.08
+
+
+def test_without_pressure_the_margin_only_shrinks() -> None:
+    assert trim(Trim(), 0, 10_000, 0.99, 1.0, pressed=False) == Trim()
+    assert trim(Trim(), 900, 10_000, 0.99, 1.0, pressed=False).margin < START
