@@ -9,6 +9,9 @@ from controller.engines.page import EngineNow
 MEMORY_S: Final = 60.0
 """Time constant of the means: longer than a burst, which is to be waited out and not refused."""
 
+LEAST_S: Final = 1e-3
+"""Between two looks; less gives no rate."""
+
 KNOWN_S: Final = 20.0
 KNOWN_REQUESTS: Final = 20
 """Fewer seconds or requests make no mean."""
@@ -56,7 +59,7 @@ def after(load: Load, engine: EngineNow, passed_s: float) -> Load:
         engine.finished_total,
         engine.generated_tokens_total,
     )
-    if load.totals is None or passed_s <= 0:
+    if load.totals is None or passed_s < LEAST_S:
         return Load(totals=totals)
     new = [max(0, now - before) for now, before in zip(totals, load.totals, strict=True)]
     kept = math.exp(-passed_s / MEMORY_S)
