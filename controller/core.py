@@ -16,7 +16,7 @@ from controller.admission import is_pressed
 from controller.attribution import OUTSIDE, Cause
 from controller.batching import RUNNING, BatchMemory, BatchView, decide_batch
 from controller.engines.page import Step
-from controller.laws import capacity_rps, queued_cap
+from controller.laws import KV_WATERMARK, capacity_rps, queued_cap
 from controller.load import Load, after
 from controller.rollback import Trial, judge
 from controller.signals import Signals
@@ -106,7 +106,13 @@ def _slowly(
         trim=trimmed,
         trial=trial,
         load=load,
-        most_queued=_most_queued(view, state.model, load, trimmed.margin),
+        most_queued=_most_queued(
+            view,
+            state.model,
+            load,
+            trimmed.margin,
+            signals.engine.kv_total if signals.engine is not None else 0,
+        ),
         slow_ns=signals.now_ns,
         totals=signals.totals,
         disturbed=False,
@@ -135,17 +141,17 @@ def gap_attainment(attainment: float, load: Load) -> float:
     return 1 - (1 - attainment) / gaps
 
 
-def _most_queued(view: BatchView, model: StepModel, load: Load, margin: float) -> float:
+def _most_queued(
+    view: BatchView, model: StepModel, load: Load, margin: float, kv_total: int
+) -> float:
     """How many may wait; any number while load or engine is not known."""
     if not model.trusted or not load.known:
         return math.inf
     running = view.knobs.get(RUNNING)
-    capacity = capacity_rps(
-        model,
-        margin * view.slo.gap_ms,
-        running.start if running is not None else math.inf,
-        load.mean_prompt,
-        load.mean_answer,
-    )
+    most = running.start if running is not None else math.inf
+    if kv_total:
+        most = min(most, KV_WATERMARK * kv_total / (load.mean_prompt + load.mean_answer))
+    step_ms = margin * view.slo.gap_ms
+    capacity = capacity_rps(model, step_ms, most, load.mean_prompt, load.mean_answer)
     arrival = load.prompt_tokens_per_s / load.mean_prompt if load.mean_prompt > 0 else 0.0
     return queued_cap(capacity, arrival, view.slo.ttft_ms, view.max_deferral_ms)

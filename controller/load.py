@@ -1,4 +1,4 @@
-"""The load of an engine over the last minute: what arrives, how long prompts and answers are."""
+"""The load of an engine over the last minutes: what arrives, how long prompts and answers are."""
 
 import math
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Final
 
 from controller.engines.page import EngineNow
 
-MEMORY_S: Final = 60.0
+MEMORY_S: Final = 180.0
 """Time constant of the means: longer than a burst, which is to be waited out and not refused."""
 
 LEAST_S: Final = 1e-3

@@ -44,7 +44,7 @@ def test_few_seconds_or_requests_are_not_enough() -> None:
 
 
 def test_an_hour_ago_is_forgotten() -> None:
-    load = course((4, 400, 4, 200), 600, course((40, 40_000, 40, 200), 100))
+    load = course((4, 400, 4, 200), 2000, course((40, 40_000, 40, 200), 100))
     assert load.mean_prompt == pytest.approx(100, rel=0.05)
 
 
