@@ -104,6 +104,7 @@ class Stage:
         plan_file = self.rig.run_dir / f"{name}.plan"
         out = self.rig.run_dir / f"{name}.jsonl"
         plan_file.write_text("".join(plan_lines(plan)))
+        began_file(out).unlink(missing_ok=True)  # of an earlier plan of that name
         cpu = self.rig.cores.client
         command = [self._python, "-m", "demo.client", f"--host={HOST}", f"--port={self.port}"]
         command += [f"--plan={plan_file}", f"--out={out}", f"--cpu={cpu}"]

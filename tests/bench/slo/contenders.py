@@ -60,9 +60,10 @@ def at_work(
 ) -> Iterator[Hand]:
     """The contender holds the engine inside this context; afterwards it is as it was started."""
     if contender.is_sits:
+        since_ns = time.monotonic_ns()
         sits = start_sitsd(stage.rig, stage, slo, contender.kind, state_dir)
         try:
-            yield SitsHand(sits)
+            yield SitsHand(sits, since_ns)
         finally:
             stage.rig.stop(sits.process)
         return
@@ -118,9 +119,10 @@ class _AimdHand:
 class SitsHand:
     """sitsd does all by itself; it is asked at the end."""
 
-    def __init__(self, sits: Sits) -> None:
+    def __init__(self, sits: Sits, since_ns: int) -> None:
+        """Decisions count that were taken since `since_ns` (CLOCK_MONOTONIC)."""
         self._sits = sits
-        self._since_ns = time.monotonic_ns()
+        self._since_ns = since_ns
 
     def tick(self, elapsed_s: float) -> None:
         """Nothing to do."""

@@ -113,20 +113,21 @@ def _tokens_per_s(runs: Iterable[Run]) -> float:
 def holds_from_s(
     records: Iterable[Record], slo: Slo, from_ns: int, until_ns: int, target: float
 ) -> float | None:
-    """Seconds after `from_ns` from which every request span of a second meets `target`.
+    """Seconds from `from_ns` to when the SLO holds: the next `SPAN_NS` of requests reach `target`.
 
-    Requests are taken by when they were sent, up to `until_ns`. None if the last second does not.
+    Requests are taken by when they were sent, up to `until_ns`. None if it never holds.
     """
-    buckets: dict[int, list[bool]] = {}
-    for each in records:
-        if from_ns <= each.sent_ns < until_ns:
-            bucket = (each.sent_ns - from_ns) // BUCKET_NS
-            buckets.setdefault(bucket, []).append(is_good(each, slo))
-    bad = [at for at, good in buckets.items() if sum(good) < target * len(good)]
-    if not buckets or (bad and max(bad) == max(buckets)):
-        return None
-    return (max(bad) + 1) * BUCKET_NS / 1e9 if bad else 0.0
+    sent = sorted(
+        (each.sent_ns, is_good(each, slo)) for each in records if from_ns <= each.sent_ns < until_ns
+    )
+    for index, (begin_ns, _) in enumerate(sent):
+        if begin_ns + SPAN_NS > until_ns:
+            break
+        span = [good for at_ns, good in sent[index:] if at_ns < begin_ns + SPAN_NS]
+        if sum(span) >= target * len(span):
+            return (begin_ns - from_ns) / 1e9
+    return None
 
 
-BUCKET_NS: Final = 250_000_000
-"""Long enough for a few requests, short beside what a controller needs to find its point."""
+SPAN_NS: Final = 2_000_000_000
+"""Some dozens of requests: by chance they are not all good."""

@@ -13,6 +13,8 @@ _CONTENDERS: Final = (
     "observe",
     "sits_without",
     "sits",
+    "cold",
+    "warm",
 )
 _HEAD: Final = (
     f"{'':28}{'goodput':>9}{'att.':>8}{'ttft ok':>9}{'gap ok':>8}{'TTFT P50 / P99':>18}"
@@ -75,4 +77,9 @@ def _ratios(scenario: Mapping[str, Any]) -> list[tuple[str, float | None]]:
         entry = scenario.get(contender, {})
         if "goodput_share_of_peak" in entry:
             found.append((f"{contender} share of peak", entry["goodput_share_of_peak"]))
+    found += [
+        (f"{name}: SLO holds after s", scenario[name]["holds_from_s"])
+        for name in ("cold", "warm")
+        if "times" in scenario.get(name, {})
+    ]
     return found

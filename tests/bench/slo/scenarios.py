@@ -21,6 +21,7 @@ from .loads import (
     stretch,
 )
 from .material import material
+from .restart import restart
 from .summary import summary
 
 SLACK_SHARE: Final = 0.25
@@ -136,4 +137,5 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "neighbour": neighbour,
     "slow_readers": slow_readers,
     "overload": overload,
+    "restart": restart,
 }

@@ -2,7 +2,7 @@ import pytest
 
 from demo.client import Record
 from demo.stats import Slo
-from tests.bench.slo.figures import BUCKET_NS, Run, figures, holds_from_s, mostly_good
+from tests.bench.slo.figures import SPAN_NS, Run, figures, holds_from_s, mostly_good
 
 SLO = Slo(100.0, 20.0)
 GOOD = {"ttft_ms": 50.0, "gaps_ms": [5.0] * 10, "chunks": 11, "status": 200, "ended_ns": 10**9}
@@ -64,25 +64,26 @@ def test_no_requests_have_no_figures_and_no_error() -> None:
     assert (found.requests, found.goodput_rps, found.ttft_ms.p99) == (0, 0.0, None)
 
 
-def sent(bucket: int, *, good: bool) -> Record:
-    return record(sent_ns=bucket * BUCKET_NS, ttft_ms=50.0 if good else 500.0)
+def every_tenth(seconds: float, good_from_s: float) -> list[Record]:
+    """A request every tenth of a second, good from then on."""
+    return [
+        record(sent_ns=at * 10**8, ttft_ms=50.0 if at >= good_from_s * 10 else 500.0)
+        for at in range(int(seconds * 10))
+    ]
 
 
-def test_the_slo_holds_from_after_the_last_time_that_it_did_not() -> None:
-    records = [sent(at, good=at not in {0, 1, 4}) for at in range(12)]
-    assert holds_from_s(records, SLO, 0, 12 * BUCKET_NS, 0.99) == 5 * BUCKET_NS / 1e9
+def test_the_slo_holds_from_when_the_next_two_seconds_reach_the_target() -> None:
+    records = every_tenth(10, good_from_s=3)
+    assert holds_from_s(records, SLO, 0, 10 * 10**9, 1.0) == 3.0
+    assert holds_from_s(records, SLO, 0, 10 * 10**9, 0.9) == 2.8
+    assert holds_from_s(records, SLO, 2 * 10**9, 10 * 10**9, 1.0) == 1.0
 
 
 def test_an_slo_that_always_held_did_so_from_the_start() -> None:
-    assert holds_from_s([sent(at, good=True) for at in range(4)], SLO, 0, 10**9, 0.99) == 0.0
+    assert holds_from_s(every_tenth(5, good_from_s=0), SLO, 0, 5 * 10**9, 1.0) == 0.0
 
 
-def test_an_slo_that_does_not_hold_in_the_end_never_did() -> None:
-    records = [sent(at, good=at != 3) for at in range(4)]
-    assert holds_from_s(records, SLO, 0, 10**9, 0.99) is None
-    assert holds_from_s([], SLO, 0, 10**9, 0.99) is None
-
-
-def test_a_share_of_late_requests_is_within_the_target() -> None:
-    records = [sent(0, good=each > 0) for each in range(10)] + [sent(1, good=True)]
-    assert holds_from_s(records, SLO, 0, 10**9, 0.9) == 0.0
+def test_an_slo_that_held_for_too_short_never_did() -> None:
+    assert SPAN_NS == 2 * 10**9
+    assert holds_from_s(every_tenth(5, good_from_s=3.5), SLO, 0, 5 * 10**9, 1.0) is None
+    assert holds_from_s([], SLO, 0, 10**9, 1.0) is None

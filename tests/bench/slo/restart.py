@@ -1,0 +1,96 @@
+"""How soon the SLO holds again after sitsd was started anew under a load, cold and warm."""
+
+import statistics
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from demo.sits import Sits, start_sitsd
+from demo.stats import Slo
+
+from .bench import SETTLE_S, Bench, Spec, result_of, run_of
+from .contenders import SITS, SitsHand
+from .extent import Extent
+from .figures import Run, holds_from_s
+from .loads import CONVERSATION, STEADY_SHARE, Plan, stretch
+from .material import material
+from .summary import summary
+from .watch import LOOK_EVERY_S
+
+STARTS_AT: Final = 0.25
+"""Share of the window that is over when sitsd starts: until then nobody holds the engine."""
+
+HOLDS: Final = 0.95
+"""Share of good requests."""
+
+
+def restart(bench: Bench, extent: Extent) -> dict[str, Any]:
+    """The steady load; sitsd comes a while after it has begun.
+
+    First with nothing remembered, then with what the first has left behind.
+    """
+    talk = material(bench, extent, CONVERSATION)
+    found: dict[str, Any] = {
+        **talk.as_dict(),
+        "share_of_capacity": STEADY_SHARE,
+        "holds_from": f"the next 2 s of requests are {HOLDS:.0%} good; counted from sitsd's start",
+    }
+    runs: dict[str, list[Run]] = {"cold": [], "warm": []}
+    times: dict[str, list[dict[str, float | None]]] = {"cold": [], "warm": []}
+    for seed in extent.seeds:
+        load = stretch(talk.requests, seed, talk.rate(STEADY_SHARE), extent.window_s)
+        spec = Spec(SITS, talk.plan(load), talk.slo)
+        inputs = bench.inputs_of(spec, starts_at=STARTS_AT)
+        both = bench.kept(f"restart, seed {seed}", inputs, partial(_both, bench, spec))
+        for name, result in both.items():
+            runs[name].append(run := run_of(spec, result))
+            times[name].append(_times(run))
+    for name, made in runs.items():
+        found[name] = {**summary(made), "times": times[name]}
+        held = [each["holds_from_s"] for each in times[name]]
+        all_held = [each for each in held if each is not None]
+        found[name]["holds_from_s"] = (
+            statistics.median(all_held) if len(all_held) == len(held) else None
+        )
+    cold, warm = (found[name]["holds_from_s"] for name in ("cold", "warm"))
+    found["warm_over_cold"] = warm / cold if warm is not None and cold else None
+    return found
+
+
+def _times(run: Run) -> dict[str, float | None]:
+    until_ns = max(each.sent_ns for each in run.records)
+    return {
+        "ready_s": run.seen["ready_s"],
+        "holds_from_s": holds_from_s(run.records, run.slo, run.seen["started_ns"], until_ns, HOLDS),
+    }
+
+
+def _both(bench: Bench, spec: Spec) -> dict[str, Any]:
+    state = bench.new_state_dir()
+    return {name: _late(bench, spec.plan, spec.slo, state) for name in ("cold", "warm")}
+
+
+def _late(bench: Bench, plan: Plan, slo: Slo, state: Path) -> dict[str, Any]:
+    """One run; sitsd keeps its state in `state`."""
+    stage = bench.stage
+    starts_s = plan.requests[plan.warm_up].arrival_s + STARTS_AT * plan.window_s
+    started: list[Sits] = []
+    times: dict[str, float] = {}
+    time.sleep(SETTLE_S)
+    with bench.watching() as watch:
+
+        def during(elapsed_s: float) -> None:
+            watch.look()
+            if not started and elapsed_s >= starts_s:
+                times["started_ns"] = time.monotonic_ns()
+                started.append(start_sitsd(stage.rig, stage, slo, "control", state))
+                times["ready_s"] = (time.monotonic_ns() - times["started_ns"]) / 1e9
+
+        try:
+            sent = stage.send("run", plan.requests, during, every_s=LOOK_EVERY_S)
+            account = SitsHand(started[0], int(times["started_ns"])).account()
+        finally:
+            for each in started:
+                stage.rig.stop(each.process)
+    return result_of(sent, {**account, **watch.seen.as_dict(), **times})
