@@ -27,9 +27,6 @@ from controller.warm import Learnt, fingerprint, model_of, note, prompt_class, t
 WINDOW_NS: Final = 500_000_000
 ARRIVALS_NS: Final = 5_000_000_000
 ARRIVALS_EVERY_NS: Final = 100_000_000
-DISTURBED: Final = 0.03
-"""Share of CPU demand lost to others above which steps teach the model nothing."""
-
 THROTTLING_EVERY_NS: Final = 250_000_000
 LOAD_EVERY_NS: Final = 100_000_000
 LOADS_KEPT: Final = 8
@@ -75,7 +72,11 @@ class EngineWatch:
         injected: float,
         neighbour_pressure: float,
     ) -> Signals:
-        """Add one tick's figures; returns the signals of the window they end."""
+        """Add one tick's figures; returns the signals of the window they end.
+
+        Above a share of `neighbour_pressure` others are to blame; below it what they take is part
+        of how long the engine's steps are, which the model learns.
+        """
         fresh = self.link.read_page() if self.link is not None else ()
         engine = self.link.now if self.link is not None else None
         self._disturbed.extend(step.index for step in fresh if is_outlier(self.core.model, step))
@@ -96,7 +97,7 @@ class EngineWatch:
         )
         elapsed_ns = now_ns - self.signals.now_ns if self.signals is not None else 0
         self.signals = signals
-        self.core = learn_steps(self.core, fresh, signals, DISTURBED)
+        self.core = learn_steps(self.core, fresh, signals, neighbour_pressure)
         self.pressure = backpressure(
             signals,
             self.policy.slo.ttft_ms,

@@ -168,11 +168,14 @@ def test_a_step_far_beyond_the_model_is_not_its_batchs(lab: Lab) -> None:
     assert cause_of(lab.watch) is Cause.UNKNOWN
 
 
-def test_steps_teach_nothing_while_others_take_the_cpu(lab: Lab) -> None:
+@pytest.mark.parametrize(("taken_ns", "learnt"), [(1 * MS, 5), (2 * MS, 5), (3 * MS, 0)])
+def test_steps_teach_nothing_while_others_are_to_blame(
+    lab: Lab, taken_ns: int, learnt: int
+) -> None:
     for _ in range(WARM_UP_STEPS + 5):
         lab.step(20 * MS)
-        lab.take(run_ns=18 * MS, wait_ns=1 * MS, wait_other_ns=1 * MS)
-    assert lab.watch.core.model == StepModel()
+        lab.take(run_ns=20 * MS - taken_ns, wait_ns=taken_ns, wait_other_ns=taken_ns)
+    assert lab.watch.core.model.steps == learnt
 
 
 def test_the_arrival_rate_is_that_of_the_last_seconds(lab: Lab) -> None:
