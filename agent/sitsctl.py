@@ -28,6 +28,7 @@ from agent.cli import (
     readable,
 )
 from agent.client import ClientError
+from agent.offline import replay, simulate
 from controller.plain import plain
 
 # What not every command needs is imported where it is used: rich, the policy, the probe.
@@ -352,6 +353,10 @@ def _toml(fields: Json, prefix: str = "") -> Iterator[str]:
             yield from _toml(value, f"{prefix}{key}.")
         elif value is not None:
             yield f"{prefix}{key} = {json.dumps(value)}"
+
+
+main.add_command(replay)
+main.add_command(simulate)
 
 
 if __name__ == "__main__":

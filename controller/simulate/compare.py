@@ -1,7 +1,7 @@
 """The same arrivals under several controls: engine defaults, static points, AIMD, ours."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from controller.batching import BUDGET, RUNNING
@@ -58,6 +58,16 @@ class Setting:
     policy: Engine
     controller: Controller = field(default_factory=Controller)
     seeds: tuple[int, ...] = (0,)
+
+
+def plain_setting(setting: Setting) -> dict[str, Any]:
+    """A setting for JSON: the engine, and what it owes."""
+    return {
+        **asdict(setting.spec),
+        "slo": asdict(setting.policy.slo),
+        "max_deferral_ms": setting.policy.relegation.max_deferral_ms,
+        "seeds": list(setting.seeds),
+    }
 
 
 def grid(spec: EngineSpec) -> tuple[dict[str, float], ...]:
