@@ -16,6 +16,7 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 from agent.http import answer_json
 from agent.stages import FACTOR
 from controller.plain import plain
+from controller.policy import MAX_POLICY_BYTES
 from controller.policy_model import Mode
 
 Order = Literal["newest", "worst"]
@@ -23,6 +24,9 @@ JsonObject = dict[str, Any]
 """What `json.dumps` takes and writes as an object. NaN and infinities are sent as null."""
 
 MAX_BODY_BYTES: Final = 16 * 1024
+MAX_POLICY_BODY_BYTES: Final = 2 * MAX_POLICY_BYTES
+"""Of a call that sends a policy: in JSON its line ends and quotes are two bytes each."""
+
 MAX_STREAMS: Final = 10_000
 MAX_DECISIONS: Final = 1000
 MAX_EXPLAIN_S: Final = 3600.0
@@ -30,6 +34,7 @@ MAX_STAGES_S: Final = 60.0
 MAX_FACTOR: Final = 1000.0
 MAX_FLOOR: Final = 1e9
 MAX_REASON_CHARS: Final = 500
+MAX_SOURCE_CHARS: Final = 1000
 
 _MAX_ID: Final = (1 << 63) - 1
 _MODES: Final[tuple[Mode, ...]] = get_args(Mode)
@@ -45,6 +50,25 @@ class ApiError(Exception):
         super().__init__(message)
         self.status = status
         self.message = message
+
+
+class PolicyView(Protocol):
+    """The policy in force and its changes. `text` is a policy's TOML, `source` what to call it.
+
+    Refused with `ApiError`: 422 what does not hold, 409 what can't be done now.
+    """
+
+    def diff(self, text: str, source: str) -> JsonObject:
+        """What the policy in `text` would change, key by key."""
+        ...
+
+    def apply(self, text: str, source: str, temporary: bool) -> JsonObject:
+        """Put a policy in force, and in the agent's file unless it is `temporary`."""
+        ...
+
+    def reload(self) -> JsonObject:
+        """Put the policy in force that the agent's file says now."""
+        ...
 
 
 class AgentView(Protocol):
@@ -100,6 +124,11 @@ class AgentView(Protocol):
         """Change the mode until the agent ends; `reason` (may be empty) goes to the journal."""
         ...
 
+    @property
+    def policies(self) -> PolicyView:
+        """What is asked about the policy."""
+        ...
+
 
 Handler = Callable[[AgentView, Mapping[str, str]], JsonObject]
 
@@ -111,6 +140,7 @@ class _Call:
     method: str
     parameters: tuple[str, ...]
     handle: Handler
+    max_body: int = MAX_BODY_BYTES
 
 
 def admin_app(view: AgentView) -> WSGIApplication:
@@ -145,7 +175,8 @@ def _answer(
     if method == "GET":
         return _finite(call.handle(view, _known(query, call.parameters, path)))
     _known(query, (), path)
-    return _finite(call.handle(view, _known(_body(environ), call.parameters, path)))
+    body = _body(environ, call.max_body)
+    return _finite(call.handle(view, _known(body, call.parameters, path)))
 
 
 def _query(text: str) -> dict[str, str]:
@@ -166,14 +197,14 @@ def _query(text: str) -> dict[str, str]:
     return values
 
 
-def _body(environ: WSGIEnvironment) -> dict[str, str]:
+def _body(environ: WSGIEnvironment, max_bytes: int) -> dict[str, str]:
     """The request's body, a JSON object of strings."""
     length_text = str(environ.get("CONTENT_LENGTH") or "")
     if not re.fullmatch(r"[0-9]{1,18}", length_text):
         raise ApiError(411, "the request needs a body with its Content-Length")
     length = int(length_text)
-    if length > MAX_BODY_BYTES:
-        raise ApiError(413, f"the body is over {MAX_BODY_BYTES} bytes")
+    if length > max_bytes:
+        raise ApiError(413, f"the body is over {max_bytes} bytes")
     content = environ["wsgi.input"].read(length)
     if len(content) < length:
         raise ApiError(400, "the body is shorter than its Content-Length")
@@ -266,6 +297,28 @@ def _set_mode(view: AgentView, values: Mapping[str, str]) -> JsonObject:
     return view.set_mode(mode, reason)
 
 
+def _source(values: Mapping[str, str]) -> str:
+    """What to call the policy that was sent."""
+    source = plain(values.get("source", "policy"))
+    if len(source) > MAX_SOURCE_CHARS:
+        raise ApiError(400, f"source is at most {MAX_SOURCE_CHARS} characters")
+    return source
+
+
+def _text(values: Mapping[str, str]) -> str:
+    """The policy that was sent."""
+    if "text" not in values:
+        raise ApiError(400, "parameter text, the policy in TOML, is needed")
+    return values["text"]
+
+
+def _switch(values: Mapping[str, str], name: str) -> bool:
+    value = values.get(name, "false")
+    if value not in {"true", "false"}:
+        raise ApiError(400, f"parameter {name} is true or false, not {_shown(value)}")
+    return value == "true"
+
+
 def _shown(text: str) -> str:
     """What a client sent, short and printable, in quotes."""
     return f"'{plain(text if len(text) <= 60 else text[:59] + '…')}'"
@@ -317,6 +370,21 @@ _CALLS: Final[Mapping[str, _Call]] = {
         ),
     ),
     "/v1/policy": _Call("GET", (), lambda view, _: view.policy()),
+    "/v1/policy/diff": _Call(
+        "POST",
+        ("text", "source"),
+        lambda view, values: view.policies.diff(_text(values), _source(values)),
+        MAX_POLICY_BODY_BYTES,
+    ),
+    "/v1/policy/apply": _Call(
+        "POST",
+        ("text", "source", "temporary"),
+        lambda view, values: view.policies.apply(
+            _text(values), _source(values), _switch(values, "temporary")
+        ),
+        MAX_POLICY_BODY_BYTES,
+    ),
+    "/v1/policy/reload": _Call("POST", (), lambda view, _: view.policies.reload()),
     "/v1/doctor": _Call("GET", (), lambda view, _: view.doctor()),
     "/v1/mode": _Call("POST", ("mode", "reason"), _set_mode),
 }

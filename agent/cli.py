@@ -29,6 +29,21 @@ WRONG: Final = 1
 USAGE: Final = 2
 UNREACHABLE: Final = 3
 
+DOES_NOT_HOLD: Final = 422
+"""HTTP's status where a policy that was sent does not hold."""
+
+SOCKET: Final = click.option(
+    "--socket",
+    "socket_path",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="The agent's admin socket. [default: $SITS_SOCKET, else that of"
+    f" {POLICY_PATH}, else {DEFAULT_SOCKET}]",
+)
+JSON: Final = click.option(
+    "--json", "as_json", is_flag=True, help="Print the agent's answer as JSON, unchanged."
+)
+
 Json = dict[str, Any]
 
 
@@ -73,7 +88,8 @@ def asking(socket_path: Path | None) -> Iterator[AgentClient]:
     except UnreachableError as error:
         fail(str(error), UNREACHABLE)
     except RefusedError as error:
-        fail(str(error), USAGE if error.status < 500 else WRONG)
+        possible = error.status >= 500 or error.status == DOES_NOT_HOLD
+        fail(str(error), WRONG if possible else USAGE)
     except ClientError as error:
         fail(str(error), WRONG)
 

@@ -88,20 +88,38 @@ class AgentClient:
         """The policy in force."""
         return self._get("policy")
 
+    def policy_diff(self, text: str, source: str) -> dict[str, Any]:
+        """What the policy in `text` would change; `source` is what to call it."""
+        return self._post("policy/diff", text=text, source=source)
+
+    def policy_apply(self, text: str, source: str, temporary: bool = False) -> dict[str, Any]:
+        """Put the policy in `text` in force, and in the agent's file unless it is temporary."""
+        given = {"temporary": "true"} if temporary else {}
+        return self._post("policy/apply", text=text, source=source, **given)
+
+    def policy_reload(self) -> dict[str, Any]:
+        """Have the agent read its policy file again."""
+        return self._post("policy/reload")
+
     def doctor(self) -> dict[str, Any]:
         """What the agent's kernel and privileges allow."""
         return self._get("doctor")
 
     def set_mode(self, mode: str, reason: str = "") -> dict[str, Any]:
         """Change the mode."""
-        body = json.dumps({"mode": mode, "reason": reason})
-        return self._ask("POST", "/v1/mode", body)
+        return self._post("mode", mode=mode, reason=reason)
+
+    def _post(self, call: str, **fields: str) -> dict[str, Any]:
+        # not escaped: a policy in a script other than Latin's should not be three times as long;
+        # half a character, as in a file's name that is no UTF-8, JSON can only have escaped
+        body = json.dumps(fields, ensure_ascii=False).encode(errors="backslashreplace")
+        return self._ask("POST", f"/v1/{call}", body)
 
     def _get(self, call: str, **query: object) -> dict[str, Any]:
         given = urlencode({name: value for name, value in query.items() if value is not None})
         return self._ask("GET", f"/v1/{call}?{given}" if given else f"/v1/{call}")
 
-    def _ask(self, method: str, target: str, body: str | None = None) -> dict[str, Any]:
+    def _ask(self, method: str, target: str, body: bytes | None = None) -> dict[str, Any]:
         connection = http.client.HTTPConnection("localhost")
         try:
             connection.sock = _connect(self.path, self.timeout_s)

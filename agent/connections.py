@@ -29,8 +29,10 @@ BACKLOG: Final = 128
 POLL_S: Final = 0.1
 """How often the server looks for clients to give up, and whether it is to stop."""
 
+MAX_BODY_BYTES: Final = 64 * 1024
+"""The longest body that is taken in, where nothing else is said."""
+
 _MAX_LINE_BYTES: Final = 64 * 1024
-_MAX_BODY_BYTES: Final = 64 * 1024
 _READS_AT_END: Final = 16
 _BUSY: Final = b"HTTP/1.0 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"
 _LOG: Final = logging.getLogger("sits.http")
@@ -54,6 +56,7 @@ class Server(WSGIServer):
         name: str,
         port: int,
         socket_file: tuple[Path, int] | None = None,
+        max_body: int = MAX_BODY_BYTES,
     ) -> None:
         # Past the base classes that make a socket of their own and look up its name in DNS.
         socketserver.BaseServer.__init__(self, sock.getsockname(), _Handler)
@@ -63,6 +66,7 @@ class Server(WSGIServer):
         self.server_port = port
         self.setup_environ()
         self.app = app
+        self.max_body = max_body
         self._socket_file = socket_file
         self._connections: dict[socket.socket, _Connection] = {}
         self._lock = threading.Lock()
@@ -133,7 +137,7 @@ class Server(WSGIServer):
             request.shutdown(socket.SHUT_WR)
             request.setblocking(False)
             for _ in range(_READS_AT_END):
-                if not request.recv(_MAX_BODY_BYTES):
+                if not request.recv(MAX_BODY_BYTES):
                     break
         request.close()
 
@@ -202,7 +206,7 @@ class _Handler(WSGIRequestHandler):
         length = self.headers.get("content-length", "")
         if not (length.isascii() and length.isdigit() and len(length) < 10):
             return b""
-        return self.rfile.read(int(length)) if int(length) <= _MAX_BODY_BYTES else b""
+        return self.rfile.read(int(length)) if int(length) <= self.server.max_body else b""
 
 
 class _Run(ServerHandler):

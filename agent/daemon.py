@@ -11,7 +11,7 @@ import selectors
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -19,16 +19,18 @@ from typing import Any, Final
 import click
 from prometheus_client import CollectorRegistry
 
-from agent.api import admin_app
+from agent.api import MAX_POLICY_BODY_BYTES, admin_app
 from agent.discovery import Discovery, Surroundings
 from agent.history import Moment
 from agent.http import HttpError, metrics_app, tcp_server, unix_server
 from agent.judge import Judge
 from agent.learnt import LearntFile
+from agent.main_thread import MainThread
 from agent.metrics import EngineFigures, Figures, FiguresCollector, NeighbourFigures
 from agent.node import HISTOGRAMS, Node
 from agent.notify import notify
 from agent.outcomes import AFTER_NS, Outcomes
+from agent.policies import Policies
 from agent.recorder import Recorder
 from agent.sampler import Sampler
 from agent.spans import Meanwhile, SpanCounts
@@ -101,15 +103,18 @@ class Daemon:
         self._node = Node(policy)
         self._sampler = Sampler(self._node.counters)
         self._stopping = False
+        self._reload_asked = False
         self._mode_asked: tuple[Mode, str] | None = None
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._main = MainThread(self._wake)
+        self._policies = Policies(policy, source, self._main, self._enforce, self._event)
         view = View(
             self._state,
             self._node,
             self._sampler,
             journal,
             hierarchies,
-            source,
+            self._policies,
             self._controller_fields,
             self._ask_mode,
         )
@@ -118,7 +123,9 @@ class Daemon:
         with ExitStack() as undo:
             undo.callback(self._recorder.close)
             try:
-                self._admin = unix_server(agent.admin_socket, admin_app(view))
+                self._admin = unix_server(
+                    agent.admin_socket, admin_app(view), max_body=MAX_POLICY_BODY_BYTES
+                )
                 undo.callback(self._admin.stop)
                 host, port = agent.metrics_endpoint
                 self._metrics = tcp_server(host, port, metrics_app(registry, self._healthz))
@@ -163,6 +170,7 @@ class Daemon:
                     self._remember()
                 self._supervisor.tick()
                 self._change_mode()
+                self._change_policy()
                 if now_s >= queues_at_s:
                     queues_at_s = now_s + _QUEUES_S
                     self._supervisor.tell(self._sampler.queues())
@@ -181,12 +189,17 @@ class Daemon:
     def stop(self) -> None:
         """End `run` soon; safe in a signal handler."""
         self._stopping = True
-        with suppress(OSError):
-            os.write(self._wake_write, b".")
+        self._wake()
+
+    def reload(self) -> None:
+        """Have the policy file read again soon; safe in a signal handler."""
+        self._reload_asked = True
+        self._wake()
 
     def close(self) -> None:
         """Give everything back and close it."""
         notify("STOPPING=1")
+        self._main.close()
         self._metrics.stop()
         self._admin.stop()
         self._supervisor.stop()
@@ -373,7 +386,12 @@ class Daemon:
 
     def _ask_mode(self, mode: Mode, reason: str) -> None:
         self._mode_asked = (mode, reason)
-        os.write(self._wake_write, b".")
+        self._wake()
+
+    def _wake(self) -> None:
+        # a full pipe wakes as well, and one that is closed needs to wake nobody
+        with suppress(OSError):
+            os.write(self._wake_write, b".")
 
     def _change_mode(self) -> None:
         if self._mode_asked is not None:
@@ -381,6 +399,31 @@ class Daemon:
             if mode != self._supervisor.mode:
                 self._outcomes.forget()
             self._supervisor.set_mode(mode, reason)
+
+    def _change_policy(self) -> None:
+        self._main.run()
+        if self._reload_asked:
+            self._reload_asked = False
+            problem = self._policies.reload_here()
+            self._state.set_problems("policy", [problem] if problem else [])
+
+    def _enforce(self, policy: Policy, mode: Mode | None, afresh: Collection[str]) -> None:
+        """Go on under another policy, everywhere and at once."""
+        slos = {engine.name: engine.slo for engine in policy.engines}
+        if slos != self._slos:
+            # what was late by another SLO is no outcome
+            self._outcomes.forget()
+        self._judge.set_slos(slos)
+        if self._tracing is not None:
+            self._tracing.set_slos(slos)
+        self._policy, self._slos = policy, slos
+        self._state.set_policy(policy)
+        self._discovery.policy = policy
+        self._node.set_policy(policy)
+        self._supervisor.set_policy(policy, afresh)
+        if mode is not None:
+            self._supervisor.set_mode(mode, "the policy says so")
+        self._look()
 
     def _controller_fields(self) -> Mapping[str, Any]:
         asked = self._mode_asked
@@ -496,6 +539,7 @@ def main(policy_path: Path, check: bool, undo: bool, unloads: bool) -> None:
             daemon = Daemon(policy, policy_path)
             for each in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(each, lambda *_: daemon.stop())
+            signal.signal(signal.SIGHUP, lambda *_: daemon.reload())
             daemon.run()
     except (PolicyError, StartError, OSError) as error:
         raise SystemExit(f"sitsd: {error}") from None

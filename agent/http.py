@@ -18,7 +18,7 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 from prometheus_client import make_wsgi_app
 from prometheus_client.registry import Collector
 
-from agent.connections import BACKLOG, POLL_S, Server
+from agent.connections import BACKLOG, MAX_BODY_BYTES, POLL_S, Server
 
 ADMIN_GROUP: Final = "sits"
 """Who may use the admin socket besides its owner."""
@@ -124,7 +124,12 @@ def tcp_server(host: str, port: int, app: WSGIApplication) -> HttpServer:
     return HttpServer(Server(sock, app, f"{real_host}", real_port), real, real_port)
 
 
-def unix_server(path: Path, app: WSGIApplication, group: str = ADMIN_GROUP) -> HttpServer:
+def unix_server(
+    path: Path,
+    app: WSGIApplication,
+    group: str = ADMIN_GROUP,
+    max_body: int = MAX_BODY_BYTES,
+) -> HttpServer:
     """Listen on a Unix socket at `path`: a stale socket there is replaced, a live one refused.
 
     Its owner and members of `group` may connect (mode 0660), only its owner where there is no
@@ -145,7 +150,7 @@ def unix_server(path: Path, app: WSGIApplication, group: str = ADMIN_GROUP) -> H
     except OSError as error:
         sock.close()
         raise HttpError(_could_not(trying, error)) from None
-    server = Server(sock, app, "localhost", 0, socket_file=(path, inode))
+    server = Server(sock, app, "localhost", 0, socket_file=(path, inode), max_body=max_body)
     return HttpServer(server, str(path), None)
 
 

@@ -35,6 +35,11 @@ class Judge:
         self._deliver = deliver
         self._slow: deque[tuple[str, Event]] = deque()
 
+    def set_slos(self, slos: Mapping[str, Slo]) -> None:
+        """Judge by these from now on, and what has ended by those before."""
+        self.settle(at_once=True)
+        self._slos = slos
+
     def take(self, engine: str, event: Event) -> None:
         """Take an event of an engine."""
         ended = event.kind is EventKind.END

@@ -53,6 +53,10 @@ class Node:
         self._histograms: dict[str, HistogramReader] = {}
         self._roles: RoleReader | None = None
 
+    def set_policy(self, policy: Policy) -> None:
+        """Watch by another policy from the next `watch` on; thresholds follow it."""
+        self._policy = policy
+
     def load(self, on_event: Callable[[Event], None]) -> None:
         """Load or adopt; never raises for what the kernel refuses, see `problems`."""
         lib = self._lib

@@ -1,26 +1,21 @@
 """The command `sitsctl`: asks the agent over its admin socket, and prints for people or as JSON."""
 
-import json
-import re
 import sys
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Final
 
 import click
 
 from agent.cli import (
     DEFAULT_PIN_DIR,
-    DEFAULT_SOCKET,
-    POLICY_PATH,
+    JSON,
+    SOCKET,
     UNREACHABLE,
     WRONG,
     Json,
     agent_client,
     agent_setting,
     asking,
-    fail,
     plain_console,
     print_answer,
     print_for_people,
@@ -29,32 +24,20 @@ from agent.cli import (
 )
 from agent.client import ClientError
 from agent.offline import replay, simulate
+from agent.sitsctl_policy import policy, print_policy_answer
 from controller.plain import plain
 
 # What not every command needs is imported where it is used: rich, the policy, the probe.
 
 
-_SOCKET: Final = click.option(
-    "--socket",
-    "socket_path",
-    type=click.Path(path_type=Path),
-    metavar="PATH",
-    help="The agent's admin socket. [default: $SITS_SOCKET, else that of"
-    f" {POLICY_PATH}, else {DEFAULT_SOCKET}]",
-)
-_JSON: Final = click.option(
-    "--json", "as_json", is_flag=True, help="Print the agent's answer as JSON, unchanged."
-)
-
-
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 all is well; 1 something is wrong (status: there are problems; doctor:"
-    " something is missing; policy check: it does not hold); 2 the command was not understood or"
+    " something is missing; a policy does not hold); 2 the command was not understood or"
     " not possible; 3 the agent could not be reached.",
 )
 @click.version_option(package_name="sits", prog_name="sitsctl")
-@_SOCKET
+@SOCKET
 def main(socket_path: Path | None) -> None:
     """Ask the sits agent what it sees, why streams are slow, and what it does about it.
 
@@ -64,8 +47,8 @@ def main(socket_path: Path | None) -> None:
 
 
 @main.command()
-@_SOCKET
-@_JSON
+@SOCKET
+@JSON
 def status(socket_path: Path | None, as_json: bool) -> None:
     """The whole agent at a glance. Exit code 1 if it has problems."""
     with asking(socket_path) as agent:
@@ -75,8 +58,8 @@ def status(socket_path: Path | None, as_json: bool) -> None:
 
 
 @main.command()
-@_SOCKET
-@_JSON
+@SOCKET
+@JSON
 def engines(socket_path: Path | None, as_json: bool) -> None:
     """Every engine in full: latency against its SLO, load, cause, knobs, model, totals."""
     with asking(socket_path) as agent:
@@ -88,8 +71,8 @@ def engines(socket_path: Path | None, as_json: bool) -> None:
 @click.argument("engine", required=False)
 @click.option("-n", "--limit", type=click.IntRange(1, 10_000), default=20, show_default=True)
 @click.option("--after", type=click.IntRange(0), help="Those that ended after this SEQ.")
-@_SOCKET
-@_JSON
+@SOCKET
+@JSON
 def streams(
     engine: str | None, limit: int, after: int | None, socket_path: Path | None, as_json: bool
 ) -> None:
@@ -108,8 +91,8 @@ def streams(
     show_default=True,
     help="How far to look back.",
 )
-@_SOCKET
-@_JSON
+@SOCKET
+@JSON
 def explain(engine: str | None, seconds: float, socket_path: Path | None, as_json: bool) -> None:
     """Why ENGINE was slow just now, who was to blame, and what was done about it."""
     with asking(socket_path) as agent:
@@ -136,8 +119,8 @@ def explain(engine: str | None, seconds: float, socket_path: Path | None, as_jso
     type=click.FloatRange(0, 1e9),
     help="Queue up to which nothing does. [default: each stage's own]",
 )
-@_SOCKET
-@_JSON
+@SOCKET
+@JSON
 def stages(
     engine: str | None,
     seconds: float,
@@ -172,8 +155,8 @@ def stages(
     metavar="[N]",
     help="The N decisions with the worst outcome, worst at the end. [default: 20]",
 )
-@_SOCKET
-@_JSON
+@SOCKET
+@JSON
 def journal(
     engine: str | None,
     limit: int,
@@ -210,8 +193,8 @@ def journal(
 @main.command()
 @click.argument("mode", required=False, type=click.Choice(["observe", "shadow", "control"]))
 @click.option("--reason", default="", help="Kept in the journal.")
-@_SOCKET
-@_JSON
+@SOCKET
+@JSON
 def mode(mode: str | None, reason: str, socket_path: Path | None, as_json: bool) -> None:
     """Change what the agent does, until it ends; without MODE, say what it does now.
 
@@ -227,8 +210,8 @@ def mode(mode: str | None, reason: str, socket_path: Path | None, as_json: bool)
 
 
 @main.command()
-@_SOCKET
-@_JSON
+@SOCKET
+@JSON
 def doctor(socket_path: Path | None, as_json: bool) -> None:
     """What this kernel allows, what is missing, and what that costs.
 
@@ -267,8 +250,8 @@ def doctor(socket_path: Path | None, as_json: bool) -> None:
     help="Seconds between frames.",
 )
 @click.option("--once", is_flag=True, help="One frame, printed.")
-@_SOCKET
-@_JSON
+@SOCKET
+@JSON
 def top(interval: float, once: bool, socket_path: Path | None, as_json: bool) -> None:
     """A live view of engines, neighbours and decisions; q quits.
 
@@ -292,50 +275,14 @@ def top(interval: float, once: bool, socket_path: Path | None, as_json: bool) ->
                 return
 
 
-@main.group()
-def policy() -> None:
-    """Look at policies."""
-
-
-@policy.command()
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
-def check(file: Path, as_json: bool) -> None:
-    """Check the policy in FILE; needs no agent. Exit code 1 if it does not hold."""
-    from controller.policy import PolicyError, load_policy
-
-    try:
-        loaded = load_policy(file)
-    except PolicyError as error:
-        if not as_json:
-            fail(str(error), WRONG)
-        print_json({"ok": False, "problems": str(error).split("\n")})
-        sys.exit(WRONG)
-    if as_json:
-        print_json({"ok": True, "problems": []})
-        return
-    counts = (
-        f"{len(items)} {name}{'' if len(items) == 1 else 's'}"
-        for name, items in (("engine", loaded.engines), ("neighbour", loaded.neighbours))
-    )
-    click.echo(plain(f"{file}: holds: mode {loaded.mode}, {', '.join(counts)}"))
-
-
-@policy.command("show")
-@_SOCKET
-@_JSON
-def show_policy(socket_path: Path | None, as_json: bool) -> None:
-    """The policy in force, every default written out, in TOML."""
+@main.command()
+@SOCKET
+@JSON
+def reload(socket_path: Path | None, as_json: bool) -> None:
+    """Have sitsd read its policy file again, as a SIGHUP does; whole or not at all."""
     with asking(socket_path) as agent:
-        answer = agent.policy()
-    if as_json:
-        print_json(answer)
-        return
-    with readable():
-        fields = dict(answer)
-        lines = [f"# {fields.pop('source')}", *_toml(fields)]
-    for line in lines:
-        click.echo(plain(line))
+        answer = agent.policy_reload()
+    print_policy_answer(answer, as_json)
 
 
 def _probe() -> list[Json]:
@@ -345,16 +292,7 @@ def _probe() -> list[Json]:
     return [asdict(item) for item in findings(probe(open_libbpf()), pin_dir)]
 
 
-def _toml(fields: Json, prefix: str = "") -> Iterator[str]:
-    """A nested dict as lines of dotted TOML keys."""
-    for name, value in fields.items():
-        key = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
-        if isinstance(value, dict):
-            yield from _toml(value, f"{prefix}{key}.")
-        elif value is not None:
-            yield f"{prefix}{key} = {json.dumps(value)}"
-
-
+main.add_command(policy)
 main.add_command(replay)
 main.add_command(simulate)
 

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -36,7 +36,7 @@ class State:
         self._surroundings = Surroundings()
         self._status: Mapping[str, Any] | None = None
         self._status_s = 0.0
-        self._histories = {engine.name: History() for engine in policy.engines}
+        self._histories: defaultdict[str, History] = defaultdict(History)
         self._problems: dict[str, list[str]] = {}
         self._decisions: Counter[tuple[str, str]] = Counter()
         self._ends: Counter[tuple[str, str]] = Counter()
@@ -46,10 +46,17 @@ class State:
         self._lost: dict[str, _Growing] = {}
         self._peaks: dict[str, dict[str, float]] = {}
         self._slow: Counter[tuple[str, str]] = Counter()
-        self.culprits: dict[str, Growth[tuple[int, str]]] = {
-            engine.name: Growth() for engine in policy.engines
-        }
-        self.threads: dict[str, Growth[str]] = {engine.name: Growth() for engine in policy.engines}
+        self.culprits: defaultdict[str, Growth[tuple[int, str]]] = defaultdict(Growth)
+        self.threads: defaultdict[str, Growth[str]] = defaultdict(Growth)
+
+    def set_policy(self, policy: Policy) -> None:
+        """Go on under another policy; what is known of engines that it has not is forgotten."""
+        names = {engine.name for engine in policy.engines}
+        with self.lock:
+            self.policy = policy
+            for kept in (self._histories, self.culprits, self.threads):
+                for name in kept.keys() - names:
+                    del kept[name]
 
     def set_surroundings(self, surroundings: Surroundings) -> None:
         """Take what discovery found."""

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -99,6 +99,13 @@ class Supervisor:
             self._targets = message
             if self._channel is not None:
                 self._channel.send(message)
+
+    def set_policy(self, policy: Policy, afresh: Collection[str] = ()) -> None:
+        """Tell the controller, and the next ones, their policy; see `Loop`."""
+        self._policy = policy
+        if self._channel is not None:
+            text = policy_to_json(policy)
+            self._channel.send({"type": "policy", "policy": text, "afresh": sorted(afresh)})
 
     def set_mode(self, mode: Mode, reason: str) -> None:
         """Tell the controller its mode."""

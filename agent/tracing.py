@@ -86,6 +86,11 @@ class Tracing:
         self._malformed = 0
         self._cut = 0
 
+    def set_slos(self, slos: Mapping[str, Slo]) -> None:
+        """Go on with these engines, and these SLOs of theirs."""
+        self._slos = slos
+        self._engines = {name: self._engines.get(name, _Engine()) for name in slos}
+
     @property
     def problem(self) -> str:
         """Why spans do not get away, empty if they do."""

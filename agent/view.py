@@ -5,13 +5,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from itertools import islice
-from pathlib import Path
 from typing import Any, Final
 
 from agent.api import ApiError, JsonObject, Order
 from agent.discovery import Found
 from agent.history import Window
 from agent.node import Node
+from agent.policies import Policies
 from agent.sampler import Sampler
 from agent.stages_answer import sockets_answer, stages_answer
 from agent.state import State
@@ -55,7 +55,7 @@ class View:
         sampler: Sampler,
         journal: Journal,
         hierarchies: Hierarchies,
-        source: Path,
+        policies: Policies,
         controller: Callable[[], Mapping[str, Any]],
         change_mode: Callable[[Mode, str], None],
     ) -> None:
@@ -65,7 +65,7 @@ class View:
         self._sampler = sampler
         self._journal = journal
         self._hierarchies = hierarchies
-        self._source = source
+        self.policies = policies
         self._controller = controller
         self._change_mode = change_mode
 
@@ -184,7 +184,7 @@ class View:
 
     def policy(self) -> JsonObject:
         """The policy in force."""
-        return self._state.policy.as_dict() | {"source": str(self._source)}
+        return self.policies.policy.as_dict() | {"source": self.policies.source}
 
     def doctor(self) -> JsonObject:
         """What this kernel and these privileges allow."""

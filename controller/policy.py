@@ -59,6 +59,7 @@ __all__ = [
     "parse_policy",
     "policy_from_json",
     "policy_keys",
+    "policy_text",
     "policy_to_json",
 ]
 
@@ -89,6 +90,11 @@ class PolicyError(ValueError):
 
 def load_policy(path: Path) -> Policy:
     """The policy in the file at `path`; `PolicyError` if it can't be read or does not hold."""
+    return parse_policy(policy_text(path), str(path))
+
+
+def policy_text(path: Path) -> str:
+    """The text of the policy file at `path`; `PolicyError` if it can't be read."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_POLICY_BYTES + 1)
@@ -98,12 +104,11 @@ def load_policy(path: Path) -> Policy:
     if len(content) > MAX_POLICY_BYTES:
         raise PolicyError(plain(f"could not load policy '{path}': over {MAX_POLICY_BYTES} bytes"))
     try:
-        text = content.decode("utf-8-sig")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         byte = content[error.start]
         raise PolicyError(plain(f"{path}:{line}: not UTF-8: byte 0x{byte:02x}")) from None
-    return parse_policy(text, str(path))
 
 
 def parse_policy(text: str, source: str) -> Policy:

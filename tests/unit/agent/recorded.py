@@ -4,7 +4,7 @@ import copy
 import math
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -380,6 +380,47 @@ FINDINGS: list[JsonObject] = [
 ]
 
 
+CHANGES: list[JsonObject] = [
+    {"key": "engines.chat.slo.gap_ms", "from": 120.0, "to": 80.0, "live": True},
+    {"key": "engines.chat.relegation.max_deferral_ms", "from": 60_000, "to": 0, "live": True},
+]
+POLICY_FILE = "/etc/sits/policy.toml"
+
+
+class RecordedPolicies:
+    """What is asked about the policy."""
+
+    def __init__(self, note: Callable[..., None]) -> None:
+        self._note = note
+        self.changes: list[JsonObject] = copy.deepcopy(CHANGES)
+        self.in_file = True
+        self.previous: str | None = f"{POLICY_FILE}.previous"
+
+    def diff(self, text: str, source: str) -> JsonObject:
+        self._note("diff", text, source)
+        return {"source": source, "changes": self.changes}
+
+    def apply(self, text: str, source: str, temporary: bool) -> JsonObject:
+        self._note("apply", text, source, temporary)
+        return {
+            "source": source,
+            "changes": self.changes,
+            "file": POLICY_FILE,
+            "in_file": self.in_file and not temporary,
+            "previous": None if temporary else self.previous,
+        }
+
+    def reload(self) -> JsonObject:
+        self._note("reload")
+        return {
+            "source": POLICY_FILE,
+            "changes": self.changes,
+            "file": POLICY_FILE,
+            "in_file": True,
+            "previous": None,
+        }
+
+
 class RecordedView:
     """Answers every call from its fields, which a test may change; keeps what it was asked."""
 
@@ -394,6 +435,7 @@ class RecordedView:
         self.asked: list[tuple[Any, ...]] = []
         self.raises: Exception | None = None
         self.lock = threading.Lock()
+        self.policies = RecordedPolicies(self._note)
 
     def status(self) -> JsonObject:
         self._note("status")
@@ -434,7 +476,7 @@ class RecordedView:
 
     def policy(self) -> JsonObject:
         self._note("policy")
-        return parse_policy(POLICY, "policy").as_dict() | {"source": "/etc/sits/policy.toml"}
+        return parse_policy(POLICY, "policy").as_dict() | {"source": POLICY_FILE}
 
     def doctor(self) -> JsonObject:
         self._note("doctor")

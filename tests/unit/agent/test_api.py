@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.api import MAX_BODY_BYTES, ApiError, JsonObject, admin_app
+from agent.api import MAX_BODY_BYTES, MAX_POLICY_BODY_BYTES, ApiError, JsonObject, admin_app
 from tests.unit.agent.recorded import STATUS, UNSEEN, RecordedView
 
 
@@ -96,6 +96,47 @@ def test_the_view_gets_the_parameters_that_were_given(view: RecordedView) -> Non
         ("journal", 20, None, None, "worst"),
         ("set_mode", "shadow", "a try"),
     ]
+
+
+def post(view: RecordedView, call: str, body: bytes = b"{}") -> Answer:
+    return ask(view, f"/v1/{call}", method="POST", body=body)
+
+
+def test_calls_about_the_policy_get_what_was_sent(view: RecordedView) -> None:
+    post(view, "policy/diff", b'{"text": "a = 1", "source": "x.toml"}')
+    post(view, "policy/apply", b'{"text": "", "source": "x\\u001b.toml", "temporary": "true"}')
+    post(view, "policy/apply", b'{"text": ""}')
+    post(view, "policy/reload")
+    assert view.asked == [
+        ("diff", "a = 1", "x.toml"),
+        ("apply", "", "x\\x1b.toml", True),
+        ("apply", "", "policy", False),
+        ("reload",),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"{}", "parameter text, the policy in TOML, is needed"),
+        (b'{"text": "", "temporary": "yes"}', "temporary is true or false, not 'yes'"),
+        (b'{"text": "", "source": "%s"}' % (b"x" * 1001), "source is at most 1000 characters"),
+        (b'{"text": "", "canary": "1"}', "takes no parameter 'canary'"),
+    ],
+)
+def test_a_wrong_call_about_the_policy_is_refused(
+    view: RecordedView, body: bytes, why: str
+) -> None:
+    answer = post(view, "policy/apply", body)
+    assert (answer.status, view.asked) == (400, [])
+    assert why in answer.json["error"]
+
+
+def test_a_policy_may_be_longer_than_another_body(view: RecordedView) -> None:
+    text = "#" * (MAX_POLICY_BODY_BYTES - 100)
+    assert post(view, "policy/diff", json.dumps({"text": text}).encode()).status == 200
+    assert view.asked == [("diff", text, "policy")]
+    assert post(view, "policy/diff", b"x" * (MAX_POLICY_BODY_BYTES + 1)).status == 413
 
 
 def test_parameters_left_out_have_defaults(view: RecordedView) -> None:

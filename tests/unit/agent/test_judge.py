@@ -8,6 +8,7 @@ from agent.stream_cause import StreamVerdict
 from bpf.layout import Event
 from controller.attribution import Cause
 from controller.policy import parse_policy
+from controller.policy_model import Slo
 
 from .made import MS, end, start
 
@@ -74,3 +75,14 @@ def test_without_the_controllers_word_a_slow_stream_is_judged_in_the_end(court: 
     assert court.causes == [Cause.APPLICATION]
     court.judge.settle(at_once=True)
     assert court.causes == [Cause.APPLICATION] * 2
+
+
+def test_under_other_slos_what_ended_before_is_judged_by_those_before(court: Court) -> None:
+    court.judge.take("chat", slow())
+    court.judge.set_slos({"chat": Slo(ttft_ms=1, gap_ms=1), "code": Slo()})
+    assert len(court.said) == 1
+    court.judge.take("chat", end(first_ns=1_000 * MS + 2 * MS, request_ns=1_000 * MS))
+    court.judge.take("code", end())
+    assert [name for name, _, _ in court.said] == ["chat", "code"]
+    court.judge.settle(at_once=True)
+    assert [name for name, _, _ in court.said] == ["chat", "code", "chat"]

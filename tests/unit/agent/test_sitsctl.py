@@ -41,7 +41,8 @@ from tests.unit.agent.recorded import (
 HOSTILE = "\x1b[31mred\x07\nnext\u202e[bold]b[/bold]:smile:"
 ASKING = [
     ["status"], ["engines"], ["streams"], ["explain"], ["stages"], ["journal"], ["mode"],
-    ["doctor"], ["policy", "show"], ["top"],
+    ["doctor"], ["policy", "show"], ["top"], ["reload"],
+    ["policy", "diff", "systemd/policy.toml"], ["policy", "apply", "systemd/policy.toml"],
 ]  # fmt: skip
 
 
@@ -377,6 +378,68 @@ def test_policy_show_is_a_policy(setting: Setting) -> None:
     assert shown == {name: answer[name] for name in answer if name != "source"}
 
 
+def test_policy_apply_says_what_changed_and_where_it_is(setting: Setting, tmp_path: Path) -> None:
+    file = tmp_path / "new.toml"
+    file.write_text('\ufeffmode = "shadow" # ä\n')
+    lines = setting.lines("policy", "apply", str(file))
+    assert setting.view.asked[-1] == ("apply", 'mode = "shadow" # ä\n', str(file), False)
+    assert lines[0].startswith(str(file)[:40])
+    assert "  engines.chat.slo.gap_ms 120 → 80" in lines
+    text = " ".join(lines)
+    assert "policy.toml says it now, and /etc/sits/policy.toml.previous what it" in text
+
+
+def test_policy_apply_says_that_what_is_temporary_ends_with_the_agent(
+    setting: Setting, tmp_path: Path
+) -> None:
+    file = tmp_path / "new.toml"
+    file.write_text("")
+    assert (
+        setting.lines("policy", "apply", str(file), "--temporary")[-1]
+        == "until sitsd ends; /etc/sits/policy.toml says what it said"
+    )
+    assert setting.view.asked[-1] == ("apply", "", str(file), True)
+
+
+def test_policy_diff_says_what_needs_a_restart(setting: Setting) -> None:
+    setting.view.policies.changes = [
+        {"key": "agent.max_targets", "from": 64, "to": 7, "live": False}
+    ]
+    assert setting.lines("policy", "diff", str(ROOT / "systemd/policy.toml"))[1:] == [
+        "  agent.max_targets 64 → 7, needs a restart"
+    ]
+
+
+def test_a_policy_without_a_difference_changes_no_key(setting: Setting) -> None:
+    setting.view.policies.changes = []
+    setting.view.policies.previous = None
+    file = str(ROOT / "systemd/policy.toml")
+    assert " ".join(setting.lines("policy", "diff", file)).endswith(": no keys would change")
+    *_, last = setting.lines("policy", "apply", file)
+    assert last == "/etc/sits/policy.toml says the same"
+    assert setting.lines("reload") == ["/etc/sits/policy.toml is in force: no keys changed"]
+
+
+def test_a_policy_that_does_not_hold_ends_with_1_and_one_that_can_t_be_now_with_2(
+    setting: Setting,
+) -> None:
+    file = str(ROOT / "systemd/policy.toml")
+    for status, code in ((422, 1), (409, 2)):
+        setting.view.raises = ApiError(status, "x.toml:1: mode: no\nx.toml:2: mode: no")
+        for arguments in (["policy", "apply", file], ["policy", "diff", file], ["reload"]):
+            result = setting.run(*arguments)
+            assert (result.exit_code, result.stdout) == (code, "")
+            assert result.stderr == (
+                "sitsctl: sitsd: x.toml:1: mode: no\nsitsctl: x.toml:2: mode: no\n"
+            )
+
+
+def test_a_policy_file_that_can_t_be_read_is_not_sent(setting: Setting, tmp_path: Path) -> None:
+    result = setting.run("policy", "apply", str(tmp_path / "none.toml"))
+    assert (result.exit_code, setting.view.asked) == (1, [])
+    assert "no such file" in result.stderr
+
+
 def test_policy_check_says_what_a_policy_holds(tmp_path: Path) -> None:
     file = tmp_path / "policy.toml"
     file.write_text("[engines.chat]\nport = 8000\n")
@@ -445,6 +508,7 @@ def test_hostile_text_is_escaped(setting: Setting, arguments: list[str], force_c
     view.ended = [stream(1, path=HOSTILE, cause=HOSTILE, reason=HOSTILE, remote=HOSTILE)]
     view.explained["verdict"] = view.staged["verdict"] = HOSTILE
     view.explained["culprits"][0] |= {"command": HOSTILE, "cgroup": HOSTILE}
+    view.policies.changes[0] |= {"key": HOSTILE, "to": HOSTILE}
     view.findings[0]["detail"] = view.findings[1]["cost"] = HOSTILE
     for decision in view.decisions:
         decision |= {"engine": HOSTILE, "cause": HOSTILE, "reason": HOSTILE, "ack": HOSTILE}
@@ -543,7 +607,7 @@ def test_the_documentation_s_examples_are_what_the_command_prints(
 ) -> None:
     monkeypatch.chdir(ROOT)
     examples = re.findall(r"```console\n\$ sitsctl (.*)\n((?:.*\n)*?)```", DOC)
-    assert len(examples) == 13
+    assert len(examples) == 16
     for command, output in examples:
         done = process(*shlex.split(command), socket_path=setting.path, TZ="UTC")
         assert without_clock(done.stdout + done.stderr) == without_clock(output), command

@@ -3,7 +3,9 @@ from pathlib import Path
 from typing import Any
 
 from agent.discovery import Found, Surroundings
+from agent.history import Moment
 from agent.state import RECENT_ENDS, STATUS_STALE_S, State
+from bpf.layout import Counters
 from controller.policy import parse_policy
 
 POLICY = parse_policy("[engines.chat]\nport = 8000\n[engines.code]\nport = 8001\n", "test")
@@ -141,3 +143,14 @@ def test_memory_of_ends_is_bounded_though_nobody_asks() -> None:
         state.count_end("chat", "complete", False)
     state.count_end("chat", "complete", True)
     assert state.attainment("chat", 3600) == 1 / RECENT_ENDS
+
+
+def test_under_another_policy_what_is_known_of_engines_that_stay_is_kept() -> None:
+    state = State(POLICY)
+    for name in ("chat", "code"):
+        state.history(name).add(Moment(1, Counters()))
+    policy = parse_policy("[engines.code]\nport = 8001\n[engines.new]\nport = 1\n", "test")
+    state.set_policy(policy)
+    assert state.policy == policy
+    kept = {name: state.history(name).moment(1) for name in ("chat", "code", "new")}
+    assert kept == {"chat": None, "code": Moment(1, Counters()), "new": None}

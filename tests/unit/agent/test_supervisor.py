@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from agent.supervisor import Handles, Supervisor
 from bpf.layout import COUNTERS, HEALTH
 from controller.policy import parse_policy
+from controller.policy_model import Engine, Match
 from controller.wire import EngineTarget, targets_message
 
 CPUS = 1
@@ -23,6 +25,8 @@ LEARNT: dict[str, Any] = {"type": "learnt", "engines": {}}
 POLICY = parse_policy(
     f'mode = "shadow"\n[agent]\nmax_targets = {MAX_TARGETS}\n[engines.chat]\nport = 8000\n', "test"
 )
+
+CODE = Engine("code", Match("port", 8001))
 
 
 @pytest.fixture
@@ -108,6 +112,23 @@ def test_the_last_row_there_is_can_be_read(supervisor: Supervisor, deaths: list[
         lambda said: deaths != [] or any(m["type"] == "status" and m["engines"] for m in said),
     )
     assert deaths == []
+
+
+def test_a_change_of_policy_reaches_the_controller_and_the_next_one_too(
+    supervisor: Supervisor,
+) -> None:
+    def both() -> bool:
+        fields = status(supervisor)["engines"]
+        return set(fields) == {"chat", "code"}
+
+    status(supervisor)
+    supervisor.set_policy(replace(POLICY, engines=(*POLICY.engines, CODE)))
+    targets = [EngineTarget("chat", 1, None), EngineTarget("code", 2, None)]
+    supervisor.set_targets(targets_message(targets, []))
+    messages(supervisor, lambda _: both())
+    os.kill(supervisor.pid or 0, signal.SIGKILL)
+    messages(supervisor, lambda _: supervisor.restarts == 1)
+    messages(supervisor, lambda _: both())
 
 
 def test_a_change_of_mode_reaches_the_controller_and_the_next_one_too(

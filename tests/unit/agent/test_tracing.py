@@ -199,6 +199,18 @@ def test_a_decision_waits_for_its_last_answer(traced: Traced) -> None:
     assert made.end_ns - made.start_ns == 900_000
 
 
+def test_under_another_policy_its_engines_are_followed_and_those_that_stay_go_on(
+    traced: Traced,
+) -> None:
+    traced.begin(1)
+    traced.tracing.set_slos({"chat": Slo(ttft_ms=1, gap_ms=1), "code": SLO})
+    traced.end(1, gaps_over=1)
+    event = Event(1, EventKind.START, None, stream(number=2), b"")
+    traced.tracing.stream("code", event, None)
+    (span,) = traced.done()
+    assert span.attributes["url.path"] == "/v1/completions"
+
+
 def test_a_controller_that_died_leaves_its_decisions_lost(traced: Traced) -> None:
     traced.tracing.decision(message(tag=1))
     traced.tracing.forget_open()

@@ -11,7 +11,9 @@ import pytest
 from agent.api import ApiError
 from agent.discovery import Found, Surroundings
 from agent.history import Moment
+from agent.main_thread import MainThread
 from agent.node import Node
+from agent.policies import Policies
 from agent.sampler import Sampler
 from agent.state import State
 from agent.view import View
@@ -40,7 +42,13 @@ class Shown:
             self.sampler,
             self.journal,
             read_hierarchies(),
-            Path("/etc/sits/policy.toml"),
+            Policies(
+                policy,
+                Path("/etc/sits/policy.toml"),
+                MainThread(lambda: None),
+                lambda *_: None,
+                lambda *_: None,
+            ),
             lambda: {"mode": "shadow", "alive": True, "pid": 7, "restarts": 1},
             lambda mode, reason: self.asked.append((mode, reason)),
         )
