@@ -342,6 +342,11 @@ class Daemon:
                     for name, engine in message["engines"].items()
                     if engine["admin"]["state"] not in {"none", "connected"}
                 ]
+                problems += [
+                    f"{name}: its figures are in doubt: {engine['doubt']}"
+                    for name, engine in message["engines"].items()
+                    if engine["doubt"]
+                ]
                 self._state.set_problems("engines", problems)
             case "decision":
                 self._state.count_decision(message["engine"], message["cause"])

@@ -29,6 +29,12 @@ SLOW_NS: Final = 1_000_000_000
 UNKNOWN_GAPS: Final = 100.0
 """Gaps of a stream while answers are not known."""
 
+GIVE_BACK_NS: Final = 10_000_000_000
+"""A point is given back when the figures it was decided on have been in doubt for so long."""
+
+IDLE_NS: Final = 300_000_000_000
+"""And when there was no traffic for so long; a shorter lull is part of the load."""
+
 NOT_THE_POINTS: Final = OUTSIDE | {Cause.NEIGHBOUR_CPU, Cause.OWN_QUOTA}
 """Causes for which neither margin nor operating point is to be judged."""
 
@@ -45,6 +51,8 @@ class CoreState:
     most_queued: float = math.inf
     slow_ns: int | None = None
     totals: Counters = field(default_factory=Counters)
+    idle_ns: int | None = None
+    """Since when there is no traffic, None while there is."""
     disturbed: bool = False
     """Whether anything but the batch made users wait since layer 2 last ran."""
 
@@ -67,6 +75,16 @@ def decide(
     `attainment` is the share of streams that must be good, as in the policy.
     """
     state = replace(state, disturbed=state.disturbed or cause in NOT_THE_POINTS)
+    if signals.engine is None or not signals.idle:
+        state = replace(state, idle_ns=None)
+    elif state.idle_ns is None:
+        state = replace(state, idle_ns=signals.now_ns)
+    idle_ns = signals.now_ns - state.idle_ns if state.idle_ns is not None else 0
+    if idle_ns >= IDLE_NS:
+        return _given_back(state, f"no traffic for {idle_ns / 1e9:.0f} s")
+    if signals.doubted_ns >= GIVE_BACK_NS:
+        for_s = signals.doubted_ns / 1e9
+        return _given_back(state, f"its figures have been in doubt for {for_s:.0f} s")
     if state.slow_ns is None:
         state = replace(state, slow_ns=signals.now_ns, totals=signals.totals)
     elif signals.now_ns - state.slow_ns >= SLOW_NS:
@@ -117,10 +135,16 @@ def _slowly(
         totals=signals.totals,
         disturbed=False,
     )
-    if signals.now_ns >= trial.paused_until_ns or not state.batch.point:
+    if signals.now_ns >= trial.paused_until_ns:
         return state, None
-    given_back = ReleaseKnobs(dict(state.batch.point))
-    return replace(state, batch=BatchMemory()), Proposal((given_back,), trial.reason)
+    return _given_back(state, trial.reason)
+
+
+def _given_back(state: CoreState, reason: str) -> tuple[CoreState, Proposal | None]:
+    if not state.batch.point:
+        return state, None
+    action = ReleaseKnobs(dict(state.batch.point))
+    return replace(state, batch=BatchMemory()), Proposal((action,), reason)
 
 
 def _is_pressed(view: BatchView, state: CoreState, signals: Signals, passed: Counters) -> bool:

@@ -20,6 +20,7 @@ from controller.batching import BatchMemory
 from controller.cpu_limits import CpuMemory, NeighbourView
 from controller.engines.client import EngineClient
 from controller.engines.link import EngineLink
+from controller.figures import Figures
 from controller.limits.cgroup import CgroupError
 from controller.limits.cpu import read_throttling
 from controller.policy import policy_from_json
@@ -294,9 +295,11 @@ class Loop:
                 reaction_ns = self._actuator.acknowledged(ack, now_ns)
                 if reaction_ns is not None:
                     self._timings["reaction"].add(reaction_ns)
-            for notice in watch.link.take_notices():
+            for notice in (*watch.link.take_notices(), *watch.figures.take_notices()):
                 if notice.kind in {"engine_restarted", "engine_lost"}:
                     watch.forget()
+                    if notice.kind == "engine_restarted":
+                        watch.figures = Figures()
                 elif notice.kind == "engine_seen":
                     watch.remember(self._learnt)
                 self._actuator.event(notice.kind, watch.policy.name, {"detail": notice.detail})

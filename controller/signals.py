@@ -46,6 +46,7 @@ class Signals:
     and not many times longer. `memory_ns` is time that tasks stood still for want of memory.
     `stall` is a standstill under way or ended in the window, if it was longer than a gap may be.
     `unsent` is about streams that can't send. `totals` are the counters at the window's end.
+    `doubted_ns` is for how long the engine's figures have been in doubt; `engine` is then None.
     """
 
     now_ns: int
@@ -64,6 +65,7 @@ class Signals:
     stall: Stall | None = None
     unsent: Unsent = NOTHING_UNSENT
     totals: Counters = NO_COUNTERS
+    doubted_ns: int = 0
 
     @property
     def neighbour_pressure(self) -> float:
@@ -127,6 +129,7 @@ def between(
     stall: Stall | None = None,
     unsent: Unsent = NOTHING_UNSENT,
     disturbed: Container[int] = (),
+    doubted_ns: int = 0,
 ) -> Signals:
     """The signals of the window from `first` to `last`; `disturbed` are indexes of `steps`."""
     return Signals(
@@ -148,4 +151,5 @@ def between(
         stall=stall,
         unsent=unsent,
         totals=last.counters,
+        doubted_ns=doubted_ns,
     )

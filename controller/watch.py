@@ -13,6 +13,7 @@ from controller.core import CoreState, learn_steps
 from controller.cpu_limits import CpuMemory, CpuView, NeighbourView
 from controller.engines.link import EngineLink
 from controller.engines.page import STEP_SLOTS, EngineNow, Step
+from controller.figures import Figures
 from controller.limits.cgroup import Group
 from controller.policy_model import Engine, Mode
 from controller.pressure import Pressure, PressureReader
@@ -56,6 +57,7 @@ class EngineWatch:
         self.throttling_at_ns = 0
         self.group_pressure = Pressure()
         self._pressure_reader = PressureReader(group) if group is not None else None
+        self.figures = Figures()
         self._progress = Progress()
         self._unsent = UnsentWatch(policy.slo.gap_ms * 1e6)
         self._samples: deque[Sample] = deque()
@@ -77,13 +79,13 @@ class EngineWatch:
         Above a share of `neighbour_pressure` others are to blame; below it what they take is part
         of how long the engine's steps are, which the model learns.
         """
-        fresh = self.link.read_page() if self.link is not None else ()
-        engine = self.link.now if self.link is not None else None
+        fresh, engine = self._shown(now_ns)
         self._disturbed.extend(step.index for step in fresh if is_outlier(self.core.model, step))
         pressure = self.group_pressure
         self._keep(Sample(now_ns, counters, self.throttled_ns, neighbours_ns, pressure), fresh)
         self._keep_load(now_ns, engine)
-        self._progress.take(now_ns, counters, engine, pressure, self._used_ns)
+        shown = self.link.now if self.link is not None else None
+        self._progress.take(now_ns, counters, shown, pressure, self._used_ns)
         signals = between(
             self._samples[0],
             self._samples[-1],
@@ -94,6 +96,7 @@ class EngineWatch:
             self._stall(),
             self._unsent.take(now_ns, counters),
             self._disturbed,
+            self.figures.doubted_ns(now_ns),
         )
         elapsed_ns = now_ns - self.signals.now_ns if self.signals is not None else 0
         self.signals = signals
@@ -109,6 +112,16 @@ class EngineWatch:
             cause = str(self.verdict.cause)
             self.cause_ns[cause] = self.cause_ns.get(cause, 0) + elapsed_ns
         return signals
+
+    def _shown(self, now_ns: int) -> tuple[Sequence[Step], EngineNow | None]:
+        """The steps that ended and what the engine does now, as far as it can be built on."""
+        if self.link is None:
+            return (), None
+        if self.figures.wants_anew(now_ns):
+            self.link.look_anew()
+        fresh = self.link.read_page()
+        engine = self.figures.take(now_ns, self.link)
+        return (fresh, engine) if self.figures.doubt is None else ((), None)
 
     @property
     def at_risk(self) -> bool:
@@ -233,6 +246,7 @@ class EngineWatch:
             "engine": _identity(link),
             "knobs": _knobs(link, self.core.batch.point),
             "now": _now(link.now if link is not None else None),
+            "doubt": self.figures.doubt.why if self.figures.doubt is not None else "",
             "loads": list(self._loads),
             "backpressure": {
                 "value": self.pressure.value,
@@ -306,6 +320,8 @@ class EngineWatch:
         if engine is None:
             return 0.0
         arrivals = self._arrivals
+        if arrivals and engine.prompt_tokens_total < arrivals[-1][1]:
+            arrivals.clear()
         if not arrivals or now_ns - arrivals[-1][0] >= ARRIVALS_EVERY_NS:
             arrivals.append((now_ns, engine.prompt_tokens_total))
         while len(arrivals) > 2 and arrivals[1][0] <= now_ns - ARRIVALS_NS:

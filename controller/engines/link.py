@@ -4,6 +4,7 @@ Never blocks and never raises for what an engine does: it is in one of the state
 with a sentence that says why, and what happened is returned as `Ack` and `Notice`.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,6 +13,7 @@ from typing import Any, Final
 
 from controller.engines.client import EngineClient, EngineError, Event, Response
 from controller.engines.contract import ContractError, Hello, parse_hello
+from controller.engines.nonsense import nonsense
 from controller.engines.page import EngineNow, PageError, PageReader, Step
 
 OWNER: Final = "sits"
@@ -27,8 +29,6 @@ RENEW_SHARE: Final = 3
 _NS_PER_MS: Final = 1_000_000
 _MAX_VALUE: Final = 2**53
 """The contract's largest number; what is beyond it is nonsense and would not stay exact."""
-
-_MAX_COUNT: Final = 2**64
 
 
 class LinkState(StrEnum):
@@ -81,6 +81,10 @@ class EngineLink:
         self.hello: Hello | None = None
         self.now: EngineNow | None = None
         self.values: dict[str, float] = {}
+        self.nonsense = ""
+        """Why what the engine last showed was not taken; empty if it was."""
+        self.writes = 0
+        """Calls of `set` that the engine acknowledged."""
         self._lease_ms = lease_ms
         self._client: EngineClient | None = None
         self._page: PageReader | None = None
@@ -186,6 +190,13 @@ class EngineLink:
         self._take_now(now)
         return steps
 
+    def look_anew(self) -> None:
+        """Open the page again, and take for new what is then shown."""
+        self.now = None
+        if self._page is not None:
+            self._close_page()
+            self._open_page()
+
     def take_acks(self) -> list[Ack]:
         """The answers since the last call."""
         acks, self._acks = self._acks, []
@@ -256,6 +267,7 @@ class EngineLink:
             self._take_stats(response.fields)
         else:
             self._take_state(response.fields)
+            self.writes += call == "set"
             if call == "get":
                 self._take_owner(response.fields, now_ns)
             if sent is not None and sent.tag:
@@ -295,13 +307,17 @@ class EngineLink:
             self._epoch = 0
             self._last_step = 0
         self.hello = hello
-        if hello.page is not None:
-            try:
-                self._page = _open_page(Path(hello.page))
-            except (OSError, PageError) as error:
-                self._notices.append(Notice("engine_page", str(error)))
+        self._open_page()
         self._become(LinkState.CONNECTED, self._greeting)
         self._request("get", now_ns)
+
+    def _open_page(self) -> None:
+        if self.hello is None or self.hello.page is None:
+            return
+        try:
+            self._page = _open_page(Path(self.hello.page))
+        except (OSError, PageError) as error:
+            self._notices.append(Notice("engine_page", str(error)))
 
     @property
     def _greeting(self) -> str:
@@ -332,20 +348,23 @@ class EngineLink:
 
     def _take_stats(self, fields: Mapping[str, Any]) -> None:
         shown = fields.get("now")
-        if isinstance(shown, dict):
-            known = {name: shown.get(name) for name in EngineNow.__slots__}
-            self._take_now(
-                EngineNow(
-                    **{
-                        name: value
-                        for name, value in known.items()
-                        if type(value) is int and 0 <= value < _MAX_COUNT
-                    }
-                )
-            )
+        if not isinstance(shown, dict):
+            self.nonsense = f"stats are {shown!r:.40}"
+            return
+        known = {name: shown[name] for name in EngineNow.__slots__ if name in shown}
+        for name, value in known.items():
+            if type(value) is not int or value < 0:
+                self.nonsense = f"{name} is {value!r:.40}"
+                return
+        self._take_now(EngineNow(**known))
 
     def _take_now(self, now: EngineNow) -> None:
-        before, self.now = self.now, now
+        knob = self.hello.knobs.get("max_running") if self.hello is not None else None
+        before = self.now
+        self.nonsense = nonsense(now, before, knob.maximum if knob is not None else math.inf)
+        if self.nonsense:
+            return
+        self.now = now
         expiries = before.lease_expiries_total if before is not None else now.lease_expiries_total
         if self._held and now.lease_expiries_total > expiries:
             self._notices.append(Notice("lease_lost", "the lease ran out before it was renewed"))
@@ -369,6 +388,7 @@ class EngineLink:
         self._held = {}
         self._close_page()
         self.now = None
+        self.nonsense = ""
         self.values = {}
         self._retry_ns = now_ns + RETRY_NS
         self._become(state, why)

@@ -101,6 +101,8 @@ class _VirtualLink:
     now: EngineNow = field(default_factory=EngineNow)
     fresh: Sequence[Step] = ()
     can_set: bool = True
+    nonsense: str = ""
+    writes: int = 0
 
     def read_page(self) -> Sequence[Step]:
         """The steps since the last look."""

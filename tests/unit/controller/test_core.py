@@ -7,11 +7,20 @@ from bpf.layout import Counters
 from controller.actions import Proposal, ReleaseKnobs
 from controller.attribution import Cause
 from controller.batching import BUDGET, BatchMemory, BatchView
-from controller.core import SLOW_NS, CoreState, decide, gap_attainment, learn_steps
+from controller.core import (
+    GIVE_BACK_NS,
+    IDLE_NS,
+    SLOW_NS,
+    CoreState,
+    decide,
+    gap_attainment,
+    learn_steps,
+)
 from controller.engines.contract import Knob
 from controller.engines.page import EngineNow, Step
 from controller.load import Load
 from controller.policy_model import KnobFloors, Slo
+from controller.step_model import StepModel
 from controller.trim import START
 
 from .situations import MS, SECOND, window
@@ -113,3 +122,39 @@ def test_a_disturbed_step_teaches_nothing() -> None:
     stolen = window(run_ns=50 * MS, wait_ns=50 * MS, wait_other_ns=50 * MS)
     assert learn_steps(CoreState(), [step], stolen, 0.1) == CoreState()
     assert learn_steps(CoreState(), [step], window(), 0.1).model.steps == 1
+
+
+def released(proposal: Proposal | None) -> str:
+    """Why a point was given back."""
+    assert proposal is not None
+    assert isinstance(proposal.actions[0], ReleaseKnobs)
+    return proposal.reason
+
+
+def test_a_point_is_given_back_when_its_figures_were_in_doubt_for_long() -> None:
+    signals = replace(window(1000 * SECOND), doubted_ns=GIVE_BACK_NS - 1)
+    state, proposal = decide(VIEW, HELD, signals, Cause.BATCH, 0.99)
+    assert (proposal, state.batch) == (None, HELD.batch)
+    signals = replace(signals, doubted_ns=GIVE_BACK_NS)
+    state, proposal = decide(VIEW, state, signals, Cause.BATCH, 0.99)
+    assert released(proposal) == "its figures have been in doubt for 10 s"
+    assert state.batch == BatchMemory()
+    assert decide(VIEW, state, signals, Cause.BATCH, 0.99)[1] is None
+
+
+def test_a_point_is_given_back_when_nobody_came_for_long_and_taken_again_when_one_does() -> None:
+    model = StepModel(theta=(8.0, 6.0, 0.4, 0.5), steps=1000, prefill_steps=500, error=0.05)
+    state = replace(HELD, model=model)
+    idle, busy = EngineNow(steps=500), EngineNow(steps=500, running=9, waiting=3)
+    changes = []
+    for at in range(3600):
+        signals = window(at * SECOND, engine=idle)
+        state, proposal = decide(VIEW, state, signals, Cause.NONE, 0.99)
+        if proposal is not None and isinstance(proposal.actions[0], ReleaseKnobs):
+            changes.append((at, released(proposal)))
+    assert changes == [(IDLE_NS // SECOND, "no traffic for 300 s")]
+    assert state.batch == BatchMemory()
+    signals = window(3600 * SECOND, engine=busy)
+    state, proposal = decide(VIEW, state, signals, Cause.NONE, 0.99)
+    assert proposal is not None
+    assert state.batch.point[BUDGET] < 2048

@@ -20,6 +20,7 @@ from controller.engines.link import (
     HELD_RETRY_NS,
     OWNER,
     RETRY_NS,
+    STATS_EVERY_NS,
     Ack,
     EngineLink,
     LinkState,
@@ -506,21 +507,78 @@ def test_an_engine_whose_page_is_no_use_is_asked_for_stats(
     assert lab.link.now == EngineNow(running=5, waiting=2)
 
 
-@pytest.mark.parametrize("wrong", [None, [], "x", {"running": "five"}, {"running": -5}])
-def test_figures_that_are_none_are_left_out(lab: Lab, wrong: object) -> None:
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (None, "stats are None"),
+        ([], "stats are []"),
+        ("x", "stats are 'x'"),
+        ({"running": "five"}, "running is 'five'"),
+        ({"running": -5}, "running is -5"),
+        ({"running": True}, "running is True"),
+        ({"running": float("nan")}, "running is nan"),
+        ({"running": float("inf")}, "running is inf"),
+        ({"running": 10**400}, "running is 10000"),
+        ({"running": 65}, "running is 65, and max_running never above 64"),
+        ({"kv_used": 8, "kv_total": 7}, "kv_used is 8 of a kv_total of 7"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_figures_that_are_none_are_not_taken(lab: Lab, wrong: object, why: str) -> None:
     lab.greet(PAGELESS)
     lab.tick()
+    lab.answer("stats", now={"running": 5, "steps": 9})
+    lab.tick(STATS_EVERY_NS)
     lab.answer("stats", now=wrong)
-    assert lab.link.now in {None, EngineNow()}
+    assert lab.link.now == EngineNow(running=5, steps=9)
+    assert lab.link.nonsense.startswith(why)
+    assert len(lab.link.nonsense) < 100
     assert lab.link.state is LinkState.CONNECTED
+    lab.tick(STATS_EVERY_NS)
+    lab.answer("stats", now={"running": 6, "steps": 9})
+    assert (lab.link.now, lab.link.nonsense) == (EngineNow(running=6, steps=9), "")
 
 
-def test_figures_too_large_for_a_float_are_left_out(lab: Lab) -> None:
+def test_values_too_large_for_a_float_are_left_out(lab: Lab) -> None:
     lab.greet(PAGELESS, values=START | {"max_running": 10**400, "max_queued": float("nan")})
     assert lab.link.values.keys() == {"max_batched_tokens", "long_prefill_tokens"}
+
+
+def test_a_page_that_another_took_the_place_of_is_read_when_looked_for_anew(lab: Lab) -> None:
+    lab.greet()
+    lab.page.write(EngineNow(steps=90))
+    lab.link.read_page()
+    other = PageWriter(lab.page.path)
+    other.write(EngineNow(steps=3, running=1))
+    lab.link.read_page()
+    assert lab.link.now == EngineNow(steps=90)
+    lab.link.look_anew()
+    lab.link.read_page()
+    assert lab.link.now == EngineNow(steps=3, running=1)
+
+
+def test_counters_that_went_back_are_believed_when_looked_at_anew(lab: Lab) -> None:
+    lab.greet()
+    lab.page.write(EngineNow(steps=90))
+    lab.link.read_page()
+    lab.page.write(EngineNow(steps=3))
+    lab.link.read_page()
+    assert lab.link.nonsense == "steps went back from 90 to 3"
+    assert lab.link.now == EngineNow(steps=90)
+    lab.link.look_anew()
+    lab.link.read_page()
+    assert (lab.link.now, lab.link.nonsense) == (EngineNow(steps=3), "")
+
+
+def test_a_page_that_is_gone_when_looked_for_anew_leaves_the_socket(lab: Lab) -> None:
+    lab.greet()
+    lab.notices()
+    lab.page.path.unlink()
+    lab.link.look_anew()
+    assert lab.notices() == ["engine_page"]
     lab.tick()
-    lab.answer("stats", now={"kv_used": 10**400, "kv_total": 7})
-    assert lab.link.now == EngineNow(kv_total=7)
+    lab.answer("stats", now={"steps": 5})
+    assert lab.link.now == EngineNow(steps=5)
 
 
 def test_a_lease_that_ran_out_is_told_and_taken_again(lab: Lab) -> None:
