@@ -372,6 +372,19 @@ def _engine_state(engines: tuple[EngineFigures, ...]) -> Iterator[Metric]:
     cause = CounterMetricFamily(
         "sits_at_risk_seconds", "Time with the SLO at risk, by cause.", labels=["engine", "cause"]
     )
+    margin = GaugeMetricFamily(
+        "sits_gap_margin_ratio", "Share of the gap SLO that a step may take.", labels=["engine"]
+    )
+    planned = GaugeMetricFamily(
+        "sits_planned_prompt_tokens_per_second",
+        "Prompt tokens a second that the next seconds are planned for.",
+        labels=["engine"],
+    )
+    back = CounterMetricFamily(
+        "sits_roll_backs",
+        "Operating points given back because more was late with them than without.",
+        labels=["engine"],
+    )
     for engine in engines:
         present.add_metric([engine.name], float(engine.present))
         for name, ns in engine.cause_ns.items():
@@ -392,7 +405,12 @@ def _engine_state(engines: tuple[EngineFigures, ...]) -> Iterator[Metric]:
             weight.add_metric([engine.name], status["cpu_weight"]["value"])
         for stage, value in status["backpressure"].items():
             pressure.add_metric([engine.name, "worst" if stage == "value" else stage], value)
+        plan = status["plan"]
+        margin.add_metric([engine.name], plan["margin"])
+        planned.add_metric([engine.name], plan["prompt_tokens_per_s"])
+        back.add_metric([engine.name], plan["roll_backs"])
     yield from (present, admin, running, waiting, kv, knob, weight, pressure, cause)
+    yield from (margin, planned, back)
 
 
 def _stages(engines: tuple[EngineFigures, ...]) -> Iterator[Metric]:

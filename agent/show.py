@@ -250,6 +250,7 @@ def _engine(item: Json) -> RenderableType:
     facts += [("CPU weight", f"{weight['value']} (base {weight['base']})")] if weight else []
     facts.append(("admin", f"{item['admin']['state']}{also(item['admin']['detail'])}"))
     facts += [("model", _model(item["model"]))] if item["model"] else []
+    facts += [("plan", _plan(item["plan"]))] if item["plan"] else []
     facts.append(("totals", ", ".join(f"{name} {count}" for name, count in totals.items())))
     facts += [("sockets", sockets_text(item["sockets"]))] if item["found"] else []
     facts += [("cgroup", item["cgroup"])] if item["cgroup"] else []
@@ -285,6 +286,14 @@ def _model(model: Json) -> str:
     parts = ", ".join(f"{name} {figure(model[f'{name}_ms'])}" for name in _MODEL_TERMS)
     trusted = "trusted" if model["trusted"] else "not yet trusted"
     return f"{parts} ms; error {percent(model['error'])} over {model['steps']} steps, {trusted}"
+
+
+def _plan(plan: Json) -> str:
+    text = (
+        f"steps of {percent(plan['margin'])} of the gap SLO;"
+        f" {figure(plan['prompt_tokens_per_s'])} prompt tokens/s expected by {plan['predictor']}"
+    )
+    return text + (f"; paused: {plan['paused']}" if plan["paused"] else "")
 
 
 def _evidence(evidence: Json) -> Text:

@@ -267,6 +267,7 @@ def _from_status(status: Mapping[str, Any] | None) -> JsonObject:
             "evidence": {},
             "cpu_weight": None,
             "model": None,
+            "plan": None,
         }
     names = (
         "admin",
@@ -278,6 +279,7 @@ def _from_status(status: Mapping[str, Any] | None) -> JsonObject:
         "evidence",
         "cpu_weight",
         "model",
+        "plan",
     )
     return {name: status[name] for name in names}
 

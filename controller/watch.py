@@ -16,6 +16,8 @@ from controller.engines.page import STEP_SLOTS, EngineNow, Step
 from controller.figures import Figures
 from controller.limits.cgroup import Group
 from controller.policy_model import Engine, Mode
+from controller.predict.buckets import Buckets
+from controller.predict.chooser import Chooser, Outlook
 from controller.pressure import Pressure, PressureReader
 from controller.progress import Progress, Stall
 from controller.recording import Inputs
@@ -28,6 +30,13 @@ from controller.warm import Learnt, fingerprint, model_of, note, prompt_class, t
 WINDOW_NS: Final = 500_000_000
 ARRIVALS_NS: Final = 5_000_000_000
 ARRIVALS_EVERY_NS: Final = 100_000_000
+OUTLOOK_S: Final = 3
+"""How far the load is looked ahead: a budget is set for what comes before it can be set again, and
+the prompts it lets in take seconds."""
+
+PLANNED_SHARE: Final = 0.9
+"""The load is planned for with this chance of being enough: a mean is too little half the time."""
+
 THROTTLING_EVERY_NS: Final = 250_000_000
 LOAD_EVERY_NS: Final = 100_000_000
 LOADS_KEPT: Final = 8
@@ -64,6 +73,8 @@ class EngineWatch:
         self._steps: deque[Step] = deque()
         self._disturbed: deque[int] = deque(maxlen=STEP_SLOTS)
         self._arrivals: deque[tuple[int, int]] = deque()
+        self._buckets = Buckets()
+        self._chooser = Chooser(OUTLOOK_S, PLANNED_SHARE)
         self._loads: deque[tuple[int, ...]] = deque(maxlen=LOADS_KEPT)
 
     def take(
@@ -132,6 +143,11 @@ class EngineWatch:
     def steps(self) -> Collection[Step]:
         """The engine's steps in the window."""
         return self._steps
+
+    @property
+    def outlook(self) -> Outlook:
+        """The prompt tokens a second of the next seconds."""
+        return self._chooser.outlook
 
     @property
     def _is_paused(self) -> bool:
@@ -280,9 +296,13 @@ class EngineWatch:
                 "error": model.error,
                 "steps": model.steps,
             },
-            "margin": self.core.trim.margin,
-            "roll_backs": self.core.trial.roll_backs,
-            "paused": self.core.trial.reason if self._is_paused else "",
+            "plan": {
+                "margin": self.core.trim.margin,
+                "prompt_tokens_per_s": self.outlook.plan,
+                "predictor": self.outlook.predictor,
+                "roll_backs": self.core.trial.roll_backs,
+                "paused": self.core.trial.reason if self._is_paused else "",
+            },
         }
 
     def _used_ns(self) -> int | None:
@@ -316,9 +336,11 @@ class EngineWatch:
         )
 
     def _arrival_rate(self, now_ns: int, engine: EngineNow | None) -> float:
-        """Prompt tokens a second over the last seconds."""
+        """Prompt tokens a second to plan for: what came in the last seconds, or what may come."""
         if engine is None:
             return 0.0
+        for per_s in self._buckets.take(now_ns, engine.prompt_tokens_total):
+            self._chooser.observe(per_s)
         arrivals = self._arrivals
         if arrivals and engine.prompt_tokens_total < arrivals[-1][1]:
             arrivals.clear()
@@ -329,7 +351,8 @@ class EngineWatch:
         elapsed_ns = now_ns - arrivals[0][0]
         if elapsed_ns < ARRIVALS_EVERY_NS:
             return 0.0
-        return (engine.prompt_tokens_total - arrivals[0][1]) / (elapsed_ns / 1e9)
+        came = (engine.prompt_tokens_total - arrivals[0][1]) / (elapsed_ns / 1e9)
+        return max(came, self._chooser.outlook.plan)
 
 
 def _identity(link: EngineLink | None) -> dict[str, str] | None:

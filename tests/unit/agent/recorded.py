@@ -126,6 +126,13 @@ ENGINE: JsonObject = {
         "error": 0.061,
         "steps": 90_412,
     },
+    "plan": {
+        "margin": 0.87,
+        "prompt_tokens_per_s": 6400.0,
+        "predictor": "ar",
+        "roll_backs": 0,
+        "paused": "",
+    },
 }
 
 UNSEEN: JsonObject = ENGINE | {
@@ -155,6 +162,7 @@ UNSEEN: JsonObject = ENGINE | {
     "attainment": None,
     "totals": dict.fromkeys(ENGINE["totals"], 0),
     "model": None,
+    "plan": None,
 }
 
 STATUS: JsonObject = {

@@ -26,6 +26,13 @@ STATUS: dict[str, Any] = {
     "now": {"running": 3, "waiting": 1, "kv_use": 0.25},
     "knobs": {"max_running": {"value": 16, "start": 64, "unit": "requests", "held": True}},
     "cpu_weight": {"value": 1000, "base": 100},
+    "plan": {
+        "margin": 0.85,
+        "prompt_tokens_per_s": 900.0,
+        "predictor": "ar",
+        "roll_backs": 0,
+        "paused": "",
+    },
     "backpressure": {"value": 0.5, "queue": 0.5, "kv": 0.0, "cpu": 0.1, "injected": 0.0},
 }
 

@@ -16,6 +16,7 @@ STATUS = {
     "now": {"running": 1, "waiting": 0, "kv_use": 0.1},
     "knobs": {"max_running": {"value": 64}},
     "cpu_weight": {"value": 100, "base": 100},
+    "plan": {"margin": 0.85, "prompt_tokens_per_s": 100.0, "roll_backs": 0},
     "backpressure": {"value": 0.1, "accept": 0.0, "queue": 0.1, "send": 0.0},
 }
 
