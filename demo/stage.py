@@ -3,6 +3,7 @@
 import http.client
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -65,6 +66,7 @@ class Stage:
         self.admin_socket = rig.run_dir / "engine.sock"
         self.page = rig.run_dir / "engine.page"
         self._options = tuple(options)
+        self._engine: subprocess.Popen[bytes] | None = None
         self.port = free_port()
         self._python = python
 
@@ -80,6 +82,7 @@ class Stage:
             (self.rig.cores.engine,),
             self.rig.groups.procs("engine"),
         )
+        self._engine = engine
         until = time.monotonic() + READY_WITHIN_S
         while not _healthy(self.port):
             if engine.poll() is not None:
@@ -87,6 +90,12 @@ class Stage:
             if time.monotonic() > until:
                 raise RigError(f"the engine does not serve after {READY_WITHIN_S:g} s")
             time.sleep(0.05)
+
+    def stop_engine(self) -> None:
+        """Stop it, if it was started."""
+        if self._engine is not None:
+            self.rig.stop(self._engine)
+            self._engine = None
 
     def send(
         self,

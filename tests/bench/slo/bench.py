@@ -36,6 +36,9 @@ TTFT_MULTIPLE: Final = 15.0
 GAP_MULTIPLE: Final = 6.0
 """A step with 256 prompt tokens beside a few sequences takes four times an empty one."""
 
+CAPACITY_REQUESTS: Final = 96
+"""At once, from all over the trace."""
+
 CAPACITY_TRIES: Final = 5
 SETTLE_S: Final = 0.3
 """Between two runs."""
@@ -57,6 +60,8 @@ class Spec:
     slo: Slo
     neighbours: bool = False
     slow_readers: int = 0
+    options: tuple[str, ...] = ()
+    """Of the engine, beside those of the bench; a later one of a name counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,7 @@ class Bench:
         self._sits_source = hash_of_sources(_SITS_SOURCES)
         self._stack = ExitStack()
         self._stage: Stage | None = None
+        self._options: tuple[str, ...] = ()
         self._starts = 0
 
     def __enter__(self) -> Self:
@@ -102,16 +108,20 @@ class Bench:
     ) -> None:
         self._stack.close()
 
-    @property
-    def stage(self) -> Stage:
-        """The engine, started when it is first asked for."""
+    def stage(self, options: tuple[str, ...] = ()) -> Stage:
+        """The engine with these options beside its own, started when that is not what runs."""
         if self._stage is None:
             rig = self._stack.enter_context(Rig(NAME))
             self._stack.callback(os.sched_setaffinity, 0, os.sched_getaffinity(0))
             os.sched_setaffinity(0, {rig.cores.client})
-            stage = Stage(rig, options=self.engine.options)
-            stage.start_engine()
-            self._stage = stage
+        elif self._options == options:
+            return self._stage
+        else:
+            rig = self._stage.rig
+            self._stage.stop_engine()
+        self._stage = Stage(rig, options=(*self.engine.options, *options))
+        self._options = options
+        self._stage.start_engine()
         return self._stage
 
     @property
@@ -120,7 +130,7 @@ class Bench:
         inputs = self._inputs(asked="knobs")
         found = self.cache.get(inputs)
         if found is None:
-            with KnobHolder(self.stage.admin_socket) as holder:
+            with KnobHolder(self.stage().admin_socket) as holder:
                 found = sorted(holder.start_values())
             self.cache.put(inputs, found)
         names: list[str] = found
@@ -136,11 +146,12 @@ class Bench:
         found = self.cache.get(inputs)
         if found is None:
             self.check_time()
+            stage = self.stage()
             alone = calibrate.unloaded_plan(trace, LENGTHS, count)
-            unloaded = calibrate.unloaded_figures(_whole(self.stage.send("unloaded", alone)))
-            together = calibrate.capacity_plan(trace, LENGTHS, 8 * count)
+            unloaded = calibrate.unloaded_figures(_whole(stage.send("unloaded", alone)))
+            together = calibrate.capacity_plan(trace, LENGTHS, CAPACITY_REQUESTS)
             tries = [
-                calibrate.capacity_rps(_whole(self.stage.send("capacity", together)))
+                calibrate.capacity_rps(_whole(stage.send("capacity", together)))
                 for _ in range(CAPACITY_TRIES)
             ]
             capacity = statistics.median(tries)
@@ -171,10 +182,10 @@ class Bench:
             self.tell(f"{label}: {time.monotonic() - began:.1f} s")
         return found
 
-    def new_state_dir(self) -> Path:
+    def new_state_dir(self, stage: Stage) -> Path:
         """A directory for sitsd's state that was not there before."""
         self._starts += 1
-        return self.stage.rig.run_dir / f"state-{self._starts}"
+        return stage.rig.run_dir / f"state-{self._starts}"
 
     def inputs_of(self, spec: Spec, **more: Any) -> dict[str, Any]:
         """All that the result of a run depends on."""
@@ -187,6 +198,7 @@ class Bench:
             slo=asdict(spec.slo),
             neighbours=spec.neighbours,
             slow_readers=spec.slow_readers,
+            extra_options=list(spec.options),
             **more,
         )
 
@@ -195,22 +207,13 @@ class Bench:
         if self._until is not None and time.monotonic() > self._until:
             raise OutOfTimeError
 
-    @contextmanager
-    def watching(self) -> Iterator[PageWatch]:
-        """The engine's page, for one run."""
-        watch = PageWatch(self.stage.page)
-        try:
-            yield watch
-        finally:
-            watch.close()
-
     def _make(self, spec: Spec) -> dict[str, Any]:
-        stage = self.stage
+        stage = self.stage(spec.options)
         time.sleep(SETTLE_S)
-        state = self.new_state_dir()
+        state = self.new_state_dir(stage)
         ends_s = spec.plan.requests[spec.plan.warm_up].arrival_s + spec.plan.window_s
         with (
-            self.watching() as watch,
+            watching(stage) as watch,
             at_work(spec.contender, stage, spec.slo, watch, state) as hand,
             SlowReaders(stage.port, spec.slow_readers) as slow,
             stage.neighbours() if spec.neighbours else nullcontext() as neighbours,
@@ -235,6 +238,16 @@ class Bench:
             "source": self._engine_source,
             **more,
         }
+
+
+@contextmanager
+def watching(stage: Stage) -> Iterator[PageWatch]:
+    """The engine's page, for one run."""
+    watch = PageWatch(stage.page)
+    try:
+        yield watch
+    finally:
+        watch.close()
 
 
 def result_of(sent: Sent, seen: Mapping[str, Any]) -> dict[str, Any]:

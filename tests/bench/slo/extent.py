@@ -39,13 +39,13 @@ FULL: Final = Extent(
 )
 QUICK: Final = Extent(
     seeds=(1,),
-    window_s=4.0,
-    sweep_window_s=3.0,
-    budgets=(256,),
-    running=(16, 64),
+    window_s=3.0,
+    sweep_window_s=2.0,
+    budgets=(128, 256),
+    running=(64,),
     finalists=1,
     deadline_shares=(0.95,),
     unloaded_requests=6,
-    warm_up=5,
+    warm_up=4,
     overload_shares=(1.0, 1.5),
 )

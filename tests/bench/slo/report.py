@@ -18,7 +18,7 @@ _CONTENDERS: Final = (
 )
 _HEAD: Final = (
     f"{'':28}{'goodput':>9}{'att.':>8}{'ttft ok':>9}{'gap ok':>8}{'TTFT P50 / P99':>18}"
-    f"{'gap P50 / P99':>16}{'tok/s':>7}{'bad':>5}{'chg/min':>8}"
+    f"{'gap P50 / P99':>16}{'tok/s':>7}{'bad':>5}{'chg/min':>8}{'least knobs':>13}"
 )
 
 
@@ -58,12 +58,13 @@ def _line(name: str, entry: Mapping[str, Any]) -> str:
     ttft, gap = entry["ttft_ms"], entry["gap_ms"]
     knobs = ", ".join(f"{value:g}" for value in entry.get("knobs", {}).values())
     label = f"  {name}" + (f" ({knobs})" if knobs else "")
+    least = f"{entry['min_batched_tokens']} × {entry['min_running']}"
     return (
         f"{label:28}{entry['goodput_rps']:9.2f}{entry['attainment']:8.1%}"
         f"{entry['ttft_attainment']:9.1%}{entry['gap_attainment']:8.1%}"
         f"{_ms(ttft['p50']):>9} /{_ms(ttft['p99']):>7}{_ms(gap['p50']):>8} /{_ms(gap['p99']):>6}"
         f"{entry['tokens_per_s']:7.0f}{entry['failed'] + entry['refused']:5}"
-        f"{entry['knob_changes_per_min']:8.0f}"
+        f"{entry['knob_changes_per_min']:8.0f}{least:>13}"
     )
 
 

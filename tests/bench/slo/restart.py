@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from demo.sits import Sits, start_sitsd
+from demo.stage import Stage
 from demo.stats import Slo
 
-from .bench import SETTLE_S, Bench, Spec, result_of, run_of
+from .bench import SETTLE_S, Bench, Spec, result_of, run_of, watching
 from .contenders import SITS, SitsHand
 from .extent import Extent
 from .figures import Run, holds_from_s
@@ -67,18 +68,18 @@ def _times(run: Run) -> dict[str, float | None]:
 
 
 def _both(bench: Bench, spec: Spec) -> dict[str, Any]:
-    state = bench.new_state_dir()
-    return {name: _late(bench, spec.plan, spec.slo, state) for name in ("cold", "warm")}
+    stage = bench.stage()
+    state = bench.new_state_dir(stage)
+    return {name: _late(stage, spec.plan, spec.slo, state) for name in ("cold", "warm")}
 
 
-def _late(bench: Bench, plan: Plan, slo: Slo, state: Path) -> dict[str, Any]:
+def _late(stage: Stage, plan: Plan, slo: Slo, state: Path) -> dict[str, Any]:
     """One run; sitsd keeps its state in `state`."""
-    stage = bench.stage
     starts_s = plan.requests[plan.warm_up].arrival_s + STARTS_AT * plan.window_s
     started: list[Sits] = []
     times: dict[str, float] = {}
     time.sleep(SETTLE_S)
-    with bench.watching() as watch:
+    with watching(stage) as watch:
 
         def during(elapsed_s: float) -> None:
             watch.look()
