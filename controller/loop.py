@@ -39,6 +39,15 @@ SAMPLE_EVERY_NS: Final = 1_000_000_000
 EDGE_SPACING_NS: Final = 3_000_000
 """Edges closer together than this share one tick: under contention the kernel raises many."""
 
+NOT_OURS: Final = frozenset({"lease_held", "set_refused", "foreign_write", "lease_given_up"})
+"""Notices of an engine after which we hold none of its knobs any more."""
+
+NOT_THE_SAME: Final = frozenset({"engine_restarted", "engine_changed", "engine_lost"})
+"""Notices after which nothing that was learnt of an engine need be true any more."""
+
+PAUSED_NS: Final = 2_000_000_000
+"""A tick that comes so late follows a pause: we were stopped, or the machine was."""
+
 USE_WINDOW_NS: Final = 1_000_000_000
 LATE_NS: Final = 5_000_000
 
@@ -152,6 +161,8 @@ class Loop:
         """One round: collect, decide, actuate, and what is due beside that."""
         edge_ns, self._edge_ns = self._edge_ns, None
         self._actuator.heartbeat(now_ns)
+        if self._ticks and now_ns - self._last_tick_ns >= PAUSED_NS:
+            self._resume(now_ns)
         seen = self._collect(now_ns)
         collected_ns = self._clock()
         faced = self._face(seen)
@@ -196,6 +207,13 @@ class Loop:
         for watch in self._engines.values():
             watch.close()
         self._selector.close()
+
+    def _resume(self, now_ns: int) -> None:
+        """Nothing that was going on before a pause says anything about now."""
+        for_ms = (now_ns - self._last_tick_ns) // 1_000_000
+        self._actuator.event("loop_paused", "loop", {"for_ms": for_ms})
+        for watch in self._engines.values():
+            watch.resume(now_ns)
 
     def _collect(self, now_ns: int) -> list[tuple[EngineWatch, Signals]]:
         neighbours_ns = 0
@@ -296,7 +314,9 @@ class Loop:
                 if reaction_ns is not None:
                     self._timings["reaction"].add(reaction_ns)
             for notice in (*watch.link.take_notices(), *watch.figures.take_notices()):
-                if notice.kind in {"engine_restarted", "engine_lost"}:
+                if notice.kind in NOT_OURS:
+                    watch.let_go()
+                elif notice.kind in NOT_THE_SAME:
                     watch.forget()
                     if notice.kind == "engine_restarted":
                         watch.figures = Figures()

@@ -8,7 +8,7 @@ from typing import Any, Final
 from bpf.layout import Counters
 from controller.attribution import MEANING, Cause, Verdict, attribute
 from controller.backpressure import Backpressure, Queues, backpressure, send_pressure
-from controller.batching import BatchView
+from controller.batching import BatchMemory, BatchView
 from controller.core import CoreState, learn_steps
 from controller.cpu_limits import CpuMemory, CpuView, NeighbourView
 from controller.engines.link import EngineLink
@@ -216,6 +216,23 @@ class EngineWatch:
             self._samples.clear()
             self._samples.append(last)
         self._steps.clear()
+
+    def resume(self, now_ns: int) -> None:
+        """Nobody looked for a while: begin with what is to be seen from now on."""
+        self._samples.clear()
+        self._steps.clear()
+        self._arrivals.clear()
+        self._progress = Progress()
+        self._unsent = UnsentWatch(self.policy.slo.gap_ms * 1e6)
+        self.figures.resume(now_ns)
+        self.cpu = replace(self.cpu, calm_ns=None, idle_ns=None, trouble_ns=None)
+        self.core = replace(self.core, slow_ns=None, idle_ns=None, disturbed=False)
+        if self.link is not None:
+            self.link.resume(now_ns)
+
+    def let_go(self) -> None:
+        """Somebody else has the knobs: what we held of them is no more."""
+        self.core = replace(self.core, batch=BatchMemory())
 
     def forget(self) -> None:
         """The engine started anew: nothing learnt or held of it is true any more."""

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from controller.engines.client import EngineClient, EngineError, Event, Response
 from controller.engines.contract import ContractError, Hello, parse_hello
+from controller.engines.holding import Holding, difference
 from controller.engines.nonsense import nonsense
 from controller.engines.page import EngineNow, PageError, PageReader, Step
 
@@ -22,9 +23,10 @@ OWNER: Final = "sits"
 ANSWER_TIMEOUT_NS: Final = 500_000_000
 RETRY_NS: Final = 1_000_000_000
 HELD_RETRY_NS: Final = 5_000_000_000
+LEFT_ALONE_NS: Final = 60_000_000_000
+"""How long knobs are left alone that somebody else changed, or that kept going back."""
+
 STATS_EVERY_NS: Final = 100_000_000
-RENEW_SHARE: Final = 3
-"""A lease is renewed when a third of it is gone."""
 
 _NS_PER_MS: Final = 1_000_000
 _MAX_VALUE: Final = 2**53
@@ -90,8 +92,9 @@ class EngineLink:
         self._page: PageReader | None = None
         self._retry_ns = 0
         self._epoch = 0
-        self._held: dict[str, float] = {}
-        self._renew_ns = 0
+        self._holding = Holding()
+        self._answered_values: Mapping[str, float] = {}
+        self._greeting_get = False
         self._stats_ns = 0
         self._last_step = 0
         self._sent: dict[int, _Sent] = {}
@@ -112,7 +115,7 @@ class EngineLink:
     @property
     def held(self) -> Mapping[str, float]:
         """The knobs we hold under the lease."""
-        return self._held
+        return self._holding.values
 
     def tick(self, now_ns: int) -> None:
         """Connect, renew and give up what is overdue, as far as it is time for it."""
@@ -124,11 +127,16 @@ class EngineLink:
             self._lose(now_ns, f"did not answer for {ANSWER_TIMEOUT_NS // _NS_PER_MS} ms")
             return
         if self.state in {LinkState.HELD, LinkState.REFUSED} and now_ns >= self._retry_ns:
-            self._request("get", now_ns)
+            # an engine that refuses what it offered may offer something else by now
+            self._request("get" if self.state is LinkState.HELD else "hello", now_ns)
             self._retry_ns = now_ns + HELD_RETRY_NS
-        if self._held and now_ns >= self._renew_ns:
-            # with the values: should the lease have run out, this takes the same one again
-            self._send_set(self._held, 0, now_ns)
+        self._look_for_others(now_ns)
+        if self._holding.is_due(now_ns):
+            if self._holding.lapses_too_often(now_ns):
+                self._leave(now_ns, "lease_given_up", "its leases end before their time")
+            else:
+                # with the values: should the lease have run out, this takes the same one again
+                self._send_set(self.held, 0, now_ns)
         if self.hello is not None and self._page is None and now_ns >= self._stats_ns:
             self._stats_ns = now_ns + STATS_EVERY_NS
             self._request("stats", now_ns)
@@ -137,7 +145,7 @@ class EngineLink:
         """Write knobs under the lease; False when that can't be done now, else an `Ack` follows."""
         if not self.can_set:
             return False
-        self._held = dict(values)
+        self._holding.hold(values)
         self._send_set(values, tag, now_ns)
         return True
 
@@ -147,7 +155,7 @@ class EngineLink:
 
     def release(self, tag: int, now_ns: int) -> bool:
         """Give the lease back; False when there is no connection (the lease then runs out)."""
-        self._held = {}
+        self._holding.let_go()
         self._give_up_unapplied("given back before it was in force")
         if self._client is None or self.hello is None:
             return False
@@ -155,6 +163,12 @@ class EngineLink:
         if request is not None:
             self._sent[request] = _Sent(tag, now_ns, 0)
         return request is not None
+
+    def resume(self, now_ns: int) -> None:
+        """Nobody looked for a while: the lease is gone, and answers may have waited as long."""
+        if self._client is not None:
+            self._client.excuse(now_ns)
+        self._lapse("the lease was not renewed for too long")
 
     def on_readable(self, now_ns: int) -> None:
         """Take in what the engine sent."""
@@ -250,7 +264,7 @@ class EngineLink:
         request = self._request(
             "set", now_ns, owner=OWNER, epoch=sent.epoch, lease_ms=lease_ms, values=whole
         )
-        self._renew_ns = now_ns + lease_ms * _NS_PER_MS // RENEW_SHARE
+        self._holding.asked(now_ns, lease_ms * _NS_PER_MS)
         if request is not None:
             self._sent[request] = sent
         elif tag:
@@ -267,7 +281,10 @@ class EngineLink:
             self._take_stats(response.fields)
         else:
             self._take_state(response.fields)
-            self.writes += call == "set"
+            if call == "set":
+                self.writes += 1
+                pending = response.fields.get("state") == "pending"
+                self._answered_values = {} if pending else self.values
             if call == "get":
                 self._take_owner(response.fields, now_ns)
             if sent is not None and sent.tag:
@@ -283,18 +300,20 @@ class EngineLink:
         text = f"engine at '{self.path}' refused {call}: {refusal.message}"
         if refusal.code == "stale_epoch":
             self._take_epoch(response.fields)
-            if sent is not None and self._held and not sent.again:
-                self._send_set(self._held, sent.tag, now_ns, again=True)
+            if sent is not None and self.held and not sent.again:
+                self._send_set(self.held, sent.tag, now_ns, again=True)
                 return
         if sent is not None and sent.tag:
             self._acks.append(Ack(sent.tag, "refused", now_ns - sent.at_ns, refusal.message))
         if call == "hello" or refusal.code == "denied":
             self._lose(now_ns, text, LinkState.REFUSED)
         elif refusal.code == "held" or call == "set":
-            self._held = {}
+            self._holding.let_go()
             self._retry_ns = now_ns + HELD_RETRY_NS
-            held = refusal.code == "held"
-            self._become(LinkState.HELD if held else LinkState.REFUSED, text)
+            if refusal.code == "held":
+                self._become(LinkState.HELD, text, "lease_held")
+            else:
+                self._become(LinkState.REFUSED, text, "set_refused")
 
     def _greeted(self, response: Response, now_ns: int) -> None:
         try:
@@ -306,7 +325,12 @@ class EngineLink:
             self._notices.append(Notice("engine_restarted", f"{hello.engine} {hello.version}"))
             self._epoch = 0
             self._last_step = 0
+        elif self.hello is not None and self.hello.knobs != hello.knobs:
+            self._notices.append(Notice("engine_changed", "it offers other knobs than before"))
         self.hello = hello
+        self.values = {}
+        self._greeting_get = True
+        self._close_page()
         self._open_page()
         self._become(LinkState.CONNECTED, self._greeting)
         self._request("get", now_ns)
@@ -339,12 +363,46 @@ class EngineLink:
             self._epoch = max(self._epoch, epoch)
 
     def _take_owner(self, fields: Mapping[str, Any], now_ns: int) -> None:
-        owner = fields.get("owner")
-        if owner == OWNER and not self._held:
+        owner, greeting = fields.get("owner"), self._greeting_get
+        self._greeting_get = False
+        if greeting and owner == OWNER and not self.held:
             # an agent before us died with it: begin from the start values
             self._request("release", now_ns, owner=OWNER)
-        if self.state in {LinkState.HELD, LinkState.REFUSED} and owner in {None, OWNER}:
+        if self.state is not LinkState.HELD:
+            return
+        changed = self._changed_without_a_lease()
+        if owner is None and not changed:
             self._become(LinkState.CONNECTED, self._greeting)
+        elif owner is not None:
+            self.detail = f"the lease is held by {owner!r:.40}"
+        else:
+            self.detail = f"{', '.join(changed)} changed by other means than a lease"
+
+    def _changed_without_a_lease(self) -> list[str]:
+        knobs = self.hello.knobs if self.hello is not None else {}
+        return [
+            name for name in knobs if self.values.get(name, knobs[name].start) != knobs[name].start
+        ]
+
+    def _look_for_others(self, now_ns: int) -> None:
+        """Yield to whoever changes what we hold."""
+        if not self.held or self._sent or self._unapplied or self.hello is None:
+            return
+        what = difference(self.hello.knobs, self.held, self._epoch, self._answered_values, self.now)
+        if self._holding.is_foreign(now_ns, what):
+            self._leave(now_ns, "foreign_write", what)
+
+    def _leave(self, now_ns: int, kind: str, why: str) -> None:
+        """Let the lease run out, and leave the knobs alone for a while."""
+        self._holding.let_go()
+        self._give_up_unapplied(why)
+        self._retry_ns = now_ns + LEFT_ALONE_NS
+        self._become(LinkState.HELD, why, kind)
+
+    def _lapse(self, why: str) -> None:
+        if self._holding.lapse():
+            self._notices.append(Notice("lease_lost", why))
+            self._give_up_unapplied("the lease ran out")
 
     def _take_stats(self, fields: Mapping[str, Any]) -> None:
         shown = fields.get("now")
@@ -366,10 +424,8 @@ class EngineLink:
             return
         self.now = now
         expiries = before.lease_expiries_total if before is not None else now.lease_expiries_total
-        if self._held and now.lease_expiries_total > expiries:
-            self._notices.append(Notice("lease_lost", "the lease ran out before it was renewed"))
-            self._give_up_unapplied("the lease ran out")
-            self._renew_ns = 0
+        if now.lease_expiries_total > expiries:
+            self._lapse("the lease ran out before it was renewed")
         done = [sent for sent in self._unapplied if sent.epoch <= now.epoch]
         self._unapplied = [sent for sent in self._unapplied if sent.epoch > now.epoch]
         self._acks += [Ack(sent.tag, "applied", sent.took_ns) for sent in done]
@@ -385,7 +441,7 @@ class EngineLink:
         self._acks += [Ack(sent.tag, "lost", 0, why) for sent in self._sent.values() if sent.tag]
         self._sent.clear()
         self._give_up_unapplied(why)
-        self._held = {}
+        self._holding.let_go()
         self._close_page()
         self.now = None
         self.nonsense = ""
@@ -398,9 +454,9 @@ class EngineLink:
             self._page.close()
             self._page = None
 
-    def _become(self, state: LinkState, detail: str) -> None:
+    def _become(self, state: LinkState, detail: str, kind: str = "engine_lost") -> None:
         if state is not self.state:
-            kind = "engine_seen" if state is LinkState.CONNECTED else "engine_lost"
+            kind = "engine_seen" if state is LinkState.CONNECTED else kind
             self._notices.append(Notice(kind, detail))
         self.state, self.detail = state, detail
 

@@ -15,9 +15,11 @@ from typing import Any, Final
 import pytest
 
 from controller.engines.contract import Hello
+from controller.engines.holding import FOREIGN_NS, MOST_LAPSES, RENEW_SHARE
 from controller.engines.link import (
     ANSWER_TIMEOUT_NS,
     HELD_RETRY_NS,
+    LEFT_ALONE_NS,
     OWNER,
     RETRY_NS,
     STATS_EVERY_NS,
@@ -33,6 +35,7 @@ from controller.reference.leases import Leases
 from ..peers import PAGELESS, PATIENCE_S, START, STATE, Peer, reference
 
 MS: Final = 1_000_000
+SECOND: Final = 1_000_000_000
 LEASE_MS: Final = 300
 
 
@@ -45,6 +48,7 @@ class Lab:
         self.hello = replace(PAGELESS, page=str(self.page.path))
         self.link = EngineLink(path, LEASE_MS)
         self.now_ns = 1000 * RETRY_NS
+        self.epoch = 0
 
     def tick(self, after_ns: int = 0) -> None:
         self.now_ns += after_ns
@@ -58,8 +62,10 @@ class Lab:
         self.link.on_readable(self.now_ns)
 
     def answer(self, call: str, **fields: Any) -> dict[str, Any]:
-        """Answer the link's next request, which must be `call`."""
+        """Answer the link's next request, which must be `call`; a `set` as if it were applied."""
         request = self.peer.request(call)
+        if call == "set" and fields.get("values") is START:
+            fields["values"] = START | request["values"]
         self.peer.answer(request, **fields)
         self.hear()
         return request
@@ -340,7 +346,114 @@ def test_a_refused_value_is_told_and_not_tried_again_at_once(lab: Lab) -> None:
     assert "refused set: because of out_of_range" in lab.link.detail
     assert lab.link.held == {}
     assert not lab.link.can_set
-    assert lab.notices() == ["engine_lost"]
+    assert lab.notices() == ["set_refused"]
+    lab.tick(HELD_RETRY_NS)
+    lab.answer("hello", **lab.hello.as_dict())
+    lab.answer("get", **STATE)
+    assert lab.link.can_set
+    assert lab.notices() == ["engine_seen"]
+
+
+def test_an_engine_that_refuses_what_it_offered_is_asked_what_it_offers_now(lab: Lab) -> None:
+    lab.greet()
+    lab.notices()
+    lab.set(1, max_running=16)
+    lab.refuse("set", "out_of_range")
+    smaller = {"max_running": replace(PAGELESS.knobs["max_running"], maximum=8.0, start=8.0)}
+    lab.tick(HELD_RETRY_NS)
+    lab.answer("hello", **replace(lab.hello, knobs=smaller).as_dict())
+    assert not lab.link.can_set
+    lab.answer("get", **STATE | {"values": {"max_running": 8}})
+    assert lab.notices() == ["set_refused", "engine_changed", "engine_seen"]
+    assert lab.link.hello is not None
+    assert lab.link.hello.knobs == smaller
+
+
+def look(lab: Lab, for_ns: int, beyond: int = 0, **shown: int) -> None:
+    """As the loop does, for so long: the lease is renewed, the page shows its epoch and `shown`."""
+    for _ in range(for_ns // (20 * MS)):
+        lab.link.read_page()
+        lab.tick(20 * MS)
+        if lab.link.held and not lab.peer.asks_nothing():
+            lab.epoch = lab.answer("set", **STATE)["epoch"]
+        lab.page.write(EngineNow(epoch=lab.epoch + beyond, **shown))
+
+
+def hold(lab: Lab) -> None:
+    """Bring the link to hold a knob."""
+    lab.greet()
+    lab.set(1, max_running=16)
+    lab.epoch = lab.answer("set", **STATE)["epoch"]
+    lab.acks()
+    lab.notices()
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        {"max_running": 20},
+        {"max_running": 16, "max_batched_tokens": 7},
+        {"max_running": 16, "beyond": 1},
+    ],
+    ids=["another value", "a knob we do not hold", "an epoch that is not ours"],
+)
+def test_what_somebody_else_set_is_left_alone_and_told_of(lab: Lab, shown: dict[str, int]) -> None:
+    hold(lab)
+    look(lab, SECOND, max_running=16, max_batched_tokens=2048)
+    assert lab.notices() == []
+    look(lab, SECOND, **shown)
+    assert lab.notices() == ["foreign_write"]
+    assert lab.link.held == {}
+    assert lab.link.state is LinkState.HELD
+    assert not lab.link.can_set
+    # not even the lease is given back: what that would undo is not ours
+    assert lab.peer.asks_nothing()
+
+
+def test_a_change_that_only_an_answer_shows_is_seen_too(lab: Lab) -> None:
+    hold(lab)
+    lab.tick(LEASE_MS * MS // RENEW_SHARE)
+    lab.answer("set", **STATE | {"values": START | {"max_running": 16, "max_queued": 3}})
+    lab.tick()
+    lab.tick(FOREIGN_NS)
+    assert lab.link.take_notices() == [Notice("foreign_write", "max_queued is 3, and we set 100")]
+
+
+def test_a_difference_that_goes_by_itself_is_nobodys(lab: Lab) -> None:
+    hold(lab)
+    for shown in (20, 16, 20, 16):
+        look(lab, FOREIGN_NS * 3 // 4, max_running=shown)
+    assert lab.notices() == []
+
+
+def test_an_engine_that_drains_is_not_blamed(lab: Lab) -> None:
+    hold(lab)
+    for running in range(30, 15, -1):
+        look(lab, FOREIGN_NS, max_running=running, running=running)
+    assert lab.notices() == []
+
+
+def left_alone(lab: Lab) -> None:
+    """Bring the link to leave the engine's knobs alone."""
+    hold(lab)
+    look(lab, SECOND, max_running=20)
+    lab.notices()
+    assert lab.link.state is LinkState.HELD
+
+
+def test_knobs_left_alone_are_taken_again_once_they_are_at_their_start(lab: Lab) -> None:
+    left_alone(lab)
+    lab.tick(LEFT_ALONE_NS - SECOND)
+    assert lab.peer.asks_nothing()
+    lab.tick(SECOND)
+    lab.answer("get", **STATE | {"values": START | {"max_running": 20}})
+    assert lab.link.state is LinkState.HELD
+    assert lab.link.detail == "max_running changed by other means than a lease"
+    lab.tick(HELD_RETRY_NS)
+    lab.answer("get", **STATE | {"owner": OWNER})
+    # another agent of our name holds it; one that died would not for so long
+    assert lab.peer.asks_nothing()
+    assert lab.link.detail == f"the lease is held by {OWNER!r}"
     lab.tick(HELD_RETRY_NS)
     lab.answer("get", **STATE)
     assert lab.link.can_set
@@ -592,8 +705,62 @@ def test_a_lease_that_ran_out_is_told_and_taken_again(lab: Lab) -> None:
     lab.link.read_page()
     assert lab.notices() == ["lease_lost"]
     assert lab.acks() == [(1, "pending"), (1, "lost")]
-    lab.tick()
+    lab.tick(LEASE_MS * MS // RENEW_SHARE)
     assert lab.answer("set", **STATE)["values"] == {"max_running": 16}
+
+
+def test_leases_that_end_early_are_taken_again_no_sooner_and_in_the_end_not_at_all(
+    lab: Lab,
+) -> None:
+    lab.greet()
+    lab.notices()
+    lab.page.write(EngineNow())
+    lab.link.read_page()
+    lab.set(1, max_running=16)
+    lab.answer("set", **STATE)
+    asked = 0
+    for tick in range(200):
+        lab.page.write(EngineNow(lease_expiries_total=tick))
+        lab.link.read_page()
+        lab.tick(5 * MS)
+        if lab.link.state is LinkState.HELD:
+            break
+        if not lab.peer.asks_nothing():
+            lab.answer("set", **STATE)
+            asked += 1
+    assert asked == MOST_LAPSES - 1
+    assert lab.notices() == ["lease_lost"] * MOST_LAPSES + ["lease_given_up"]
+    assert tick == MOST_LAPSES * LEASE_MS // RENEW_SHARE // 5 - 1
+    lab.tick(LEFT_ALONE_NS)
+    lab.answer("get", **STATE)
+    assert lab.link.can_set
+
+
+def test_after_a_pause_of_ours_the_lease_is_taken_again_and_answers_are_waited_for(
+    lab: Lab,
+) -> None:
+    lab.greet()
+    lab.notices()
+    lab.set(1, max_running=16)
+    lab.now_ns += 100 * SECOND
+    lab.link.resume(lab.now_ns)
+    lab.tick()
+    assert lab.notices() == ["lease_lost"]
+    assert lab.link.client is not None
+    for epoch in (1, 2):
+        request = lab.answer("set", **STATE)
+        assert (request["epoch"], request["values"]) == (epoch, {"max_running": 16})
+    assert lab.acks() == [(1, "applied")]
+    lab.tick(ANSWER_TIMEOUT_NS)
+    lab.tick(ANSWER_TIMEOUT_NS)
+    assert lab.link.state is LinkState.UNREACHABLE
+
+
+def test_a_pause_while_nothing_is_held_is_no_news(lab: Lab) -> None:
+    lab.greet()
+    lab.notices()
+    lab.link.resume(lab.now_ns)
+    assert lab.notices() == []
 
 
 def test_leases_that_ran_out_before_ours_are_no_news(lab: Lab) -> None:
