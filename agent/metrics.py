@@ -132,6 +132,7 @@ class FiguresCollector(Collector):
         yield from _streams(figures.engines)
         yield from _cpu(figures)
         yield from _engine_state(figures.engines)
+        yield from _engine_queue(figures.engines)
         yield from _stages(figures.engines)
         if figures.loop is not None:
             yield _loop(figures.loop)
@@ -411,6 +412,41 @@ def _engine_state(engines: tuple[EngineFigures, ...]) -> Iterator[Metric]:
         back.add_metric([engine.name], plan["roll_backs"])
     yield from (present, admin, running, waiting, kv, knob, weight, pressure, cause)
     yield from (margin, planned, back)
+
+
+def _engine_queue(engines: tuple[EngineFigures, ...]) -> Iterator[Metric]:
+    """Who waits for whom in the engine, as its stats page says; nothing without a page."""
+    labels = ["engine"]
+    deferred = GaugeMetricFamily(
+        "sits_engine_deferred_requests",
+        "Waiting requests that can't meet the TTFT deadline and are served after those that can.",
+        labels=labels,
+    )
+    deferrals = CounterMetricFamily(
+        "sits_engine_deferrals", "Requests that were deferred, each once.", labels=labels
+    )
+    longest = GaugeMetricFamily(
+        "sits_engine_longest_deferral_seconds",
+        "How long ago the longest waiting of the deferred requests arrived.",
+        labels=labels,
+    )
+    shed = CounterMetricFamily(
+        "sits_engine_shed_requests", "Requests refused because the queue was full.", labels=labels
+    )
+    tokens = GaugeMetricFamily(
+        "sits_engine_on_time_tokens",
+        "Prompt tokens of waiting requests that are not deferred.",
+        labels=labels,
+    )
+    for engine in engines:
+        now = engine.status["now"] if engine.status is not None else None
+        if now is not None:
+            deferred.add_metric([engine.name], now["deferred"])
+            deferrals.add_metric([engine.name], now["deferred_total"])
+            longest.add_metric([engine.name], now["longest_deferral_ms"] / 1e3)
+            shed.add_metric([engine.name], now["shed_total"])
+            tokens.add_metric([engine.name], now["on_time_tokens"])
+    yield from (deferred, deferrals, longest, shed, tokens)
 
 
 def _stages(engines: tuple[EngineFigures, ...]) -> Iterator[Metric]:

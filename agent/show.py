@@ -238,7 +238,8 @@ def _engine(item: Json) -> RenderableType:
         (
             "load",
             f"{figure(item['requests_per_s'])} requests/s, {figure(item['chunks_per_s'])} chunks/s,"
-            f" {figure(item['running'])} running, {figure(item['waiting'])} waiting,"
+            f" {figure(item['running'])} running, {figure(item['waiting'])} waiting"
+            f"{f' ({deferred} of them deferred)' if (deferred := item['deferred']) else ''},"
             f" KV {percent(item['kv_use'])}",
         ),
         ("pressure", _pressure(item["backpressure"])),

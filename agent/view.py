@@ -224,6 +224,7 @@ class View:
             **_from_status(status),
             "running": now["running"] if now is not None else None,
             "waiting": now["waiting"] if now is not None else None,
+            "deferred": now["deferred"] if now is not None else None,
             "kv_use": now["kv_use"] if now is not None else None,
             "sockets": sockets_answer(self._sampler.sockets(engine.name)),
             "streams_active": state.streams.under_way(engine.name),

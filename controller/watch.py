@@ -404,4 +404,9 @@ def _now(engine: EngineNow | None) -> dict[str, Any] | None:
         "epoch": engine.epoch,
         "preemptions": engine.preemptions_total,
         "lease_expiries": engine.lease_expiries_total,
+        "deferred": engine.deferred,
+        "deferred_total": engine.deferred_total,
+        "longest_deferral_ms": engine.longest_deferral_ms,
+        "shed_total": engine.shed_total,
+        "on_time_tokens": engine.on_time_tokens,
     }

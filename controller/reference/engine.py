@@ -15,22 +15,12 @@ import numpy as np
 
 from controller.engines.contract import Knob
 from controller.engines.page import EngineNow, PageWriter, Step
-from controller.reference.leases import Leases
+from controller.reference.leases import NS_PER_MS, Leases
 from controller.reference.model import EOS, Chunk, KvCache, Model, Tokens, sample
-from controller.reference.scheduler import Plan, Scheduler
+from controller.reference.scheduler import Limits, Plan, Scheduler
 from controller.reference.scheduler import Sequence as Scheduled
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The knob values in force, as the scheduler takes them."""
-
-    max_running: int
-    max_batched_tokens: int
-    long_prefill_tokens: int
-    max_queued: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +61,7 @@ class Engine:
         deliver: Deliver,
         seed: int = 0,
     ) -> None:
-        """`knobs` are the four of `Limits`; their start values are in force until one is leased."""
+        """`knobs` are some of `Limits`; their start values are in force until one is leased."""
         self._model = model
         self._page = page
         self._deliver = deliver
@@ -132,6 +122,7 @@ class Engine:
             self._end_overdue()
             if not self._scheduler.add(request.scheduled, self._limits):
                 self._last_key -= 1
+                self._publish()
                 return None
             self._requests[key] = request
             self._prompt_tokens += len(prompt)
@@ -168,6 +159,11 @@ class Engine:
             self._end_overdue()
             return self._now()
 
+    def drain_s(self) -> float:
+        """How long the prompts that wait or run will take from now on, NaN if that is not known."""
+        with self._changed:
+            return self._scheduler.drain_s()
+
     def next_deadline_ns(self) -> int | None:
         """When a lease or a prepared change next runs out."""
         with self._changed:
@@ -196,7 +192,8 @@ class Engine:
                 self._leases.apply()
                 applied = self._leases.version != version
                 self._take_limits()
-                plan = self._scheduler.plan(self._limits)
+                planned = time.monotonic_ns()
+                plan = self._scheduler.plan(self._limits, planned)
                 if self._stopping:
                     return
                 if plan.empty:
@@ -214,7 +211,7 @@ class Engine:
             ended = time.monotonic_ns()
             with self._changed:
                 self._in_step = False
-                delivered = self._advance(plan, keys, tokens)
+                delivered = self._advance(plan, keys, tokens, ended - planned)
                 self._steps += 1
                 self._publish(
                     Step(
@@ -252,7 +249,7 @@ class Engine:
         tokens: list[int] = sample(logits, temperatures, self._random).tolist()
         return tokens
 
-    def _advance(self, plan: Plan, keys: list[int], tokens: list[int]) -> list[Token]:
+    def _advance(self, plan: Plan, keys: list[int], tokens: list[int], step_ns: int) -> list[Token]:
         """Take in a step's tokens; those of requests aborted meanwhile are dropped."""
         sampled = [
             (key, token, self._requests[key])
@@ -260,7 +257,7 @@ class Engine:
             if key in self._requests
         ]
         ended = {key for key, token, request in sampled if token == EOS and not request.ignore_eos}
-        finished = {sequence.key for sequence in self._scheduler.advance(plan, ended)}
+        finished = {sequence.key for sequence in self._scheduler.advance(plan, ended, step_ns)}
         delivered = []
         for key, token, request in sampled:
             request.last = token
@@ -284,8 +281,9 @@ class Engine:
 
     def _now(self) -> EngineNow:
         scheduler = self._scheduler
+        now_ns = time.monotonic_ns()
         return EngineNow(
-            updated_ns=time.monotonic_ns(),
+            updated_ns=now_ns,
             steps=self._steps,
             waiting=scheduler.waiting,
             running=scheduler.running,
@@ -302,6 +300,11 @@ class Engine:
             max_running=self._limits.max_running,
             max_batched_tokens=self._limits.max_batched_tokens,
             lease_expiries_total=self._leases.expiries,
+            deferred=scheduler.deferred,
+            deferred_total=scheduler.deferred_total,
+            longest_deferral_ms=scheduler.longest_deferral_ns(now_ns) // NS_PER_MS,
+            shed_total=scheduler.shed_total,
+            on_time_tokens=scheduler.on_time_tokens,
         )
 
     def _publish(self, step: Step | None = None) -> None:

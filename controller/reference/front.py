@@ -5,6 +5,7 @@ shape of vLLM's streams on the wire, which is what the agent follows.
 """
 
 import asyncio
+import math
 import socket
 import time
 import uuid
@@ -29,7 +30,8 @@ from controller.reference.openai import DONE, Answer, ApiError, Generation, dump
 JSON: Final = "application/json"
 EVENT_STREAM: Final = "text/event-stream; charset=utf-8"
 PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
-RETRY_AFTER_S: Final = 1
+MAX_RETRY_AFTER_S: Final = 60
+"""Clients of OpenAI's API wait for as long as they are told up to here, and guess beyond."""
 
 MAX_PIPELINED_BYTES: Final = 64 * 1024
 """Read ahead while a request runs; then the client has to wait."""
@@ -220,7 +222,7 @@ class Connection(asyncio.Protocol):
         key = front.submit(generation, self._take)
         if key is None:
             full = ApiError("the queue is full", status=HTTPStatus.SERVICE_UNAVAILABLE)
-            retry = (("retry-after", str(RETRY_AFTER_S)),)
+            retry = (("retry-after", str(retry_after_s(front.engine.drain_s()))),)
             self._respond(full.status, full.body(), keep_alive=head.keep_alive, extra=retry)
             return
         answer = Answer(uuid.uuid4().hex, int(time.time()), front.model_name, generation)
@@ -260,6 +262,11 @@ class Connection(asyncio.Protocol):
             self._respond(HTTPStatus.OK, body, keep_alive=running.keep_alive)
         self._transport.resume_reading()
         self._serve_buffer()
+
+
+def retry_after_s(drain_s: float) -> int:
+    """When a refused client should come back; what is queued will take `drain_s`, or NaN."""
+    return max(1, math.ceil(min(drain_s, MAX_RETRY_AFTER_S))) if drain_s > 0 else 1
 
 
 Handler = Callable[[Connection, Head, bytes], None]

@@ -75,6 +75,7 @@ class _EngineCollector:
         for name, text, value in (
             ("num_requests_running", "Requests being computed.", now.running),
             ("num_requests_waiting", "Requests queued.", now.waiting),
+            ("num_requests_deferred", "Requests that wait behind others.", now.deferred),
             ("num_tokens_waiting", "Prompt tokens not yet computed.", now.waiting_tokens),
             ("kv_cache_usage_ratio", "KV cache reserved, 0 to 1.", used),
             ("max_running", "The knob's value in force.", now.max_running),
@@ -87,6 +88,8 @@ class _EngineCollector:
             ("steps", "Steps computed.", now.steps),
             ("prompt_tokens", "Prompt tokens of accepted requests.", now.prompt_tokens_total),
             ("generation_tokens", "Tokens generated.", now.generated_tokens_total),
+            ("requests_deferred", "Requests that were deferred.", now.deferred_total),
+            ("requests_shed", "Requests refused: the queue was full.", now.shed_total),
             ("lease_expiries", "Leases that ran out.", now.lease_expiries_total),
         ):
             counter = CounterMetricFamily(_PREFIX + name, text, labels=["model_name"])

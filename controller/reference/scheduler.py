@@ -1,39 +1,58 @@
 """Continuous batching, without any IO: what the next step computes, and who waits.
 
 Every running sequence that has its prompt behind it gets one token a step; what is left of the
-token budget goes to prompts, in chunks, first come first served. A sequence's KV cache is reserved
-whole when it is admitted (prompt and the most it may generate), so nothing is ever preempted.
+token budget goes to prompts, in chunks: to those begun, then to those that wait, in the order of
+`controller.plugins.relegation`. One that was begun late, in a moment of slack, comes after those
+that can still be on time. A sequence's KV cache is reserved whole when it is admitted
+(prompt and the most it may generate), so nothing is ever preempted.
 """
 
+import math
 from collections import deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final
+
+from controller.plugins.prefill_rate import PrefillRate
+from controller.plugins.relegation import Relegation, Rules
+
+NS_PER_MS: Final = 1_000_000
+
+MAX_DEADLINE_MS: Final = 3_600_000
+"""The upper end of `ttft_deadline_ms` and `max_deferral_ms`."""
+
+MAX_DEFERRAL_MS: Final = 60_000
+"""Where `max_deferral_ms` begins."""
+
+MAX_TOKENS_PER_S: Final = 100_000_000
+"""The upper end of `prefill_tokens_per_s`."""
 
 
-class Limits(Protocol):
-    """The values in force; they may change between two plans."""
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The knob values in force; they may change between two plans.
 
-    @property
-    def max_running(self) -> int:
-        """Sequences running at once. Lowering it admits no more until enough have finished."""
+    At most `max_running` sequences are admitted, `max_batched_tokens` tokens computed in a step,
+    `long_prefill_tokens` prompt tokens of one sequence in a step, and `max_queued` sequences wait.
+    With a `ttft_deadline_ms` those that can't meet it wait behind those that can, for no longer
+    than `max_deferral_ms` unless that is 0; `prefill_tokens_per_s` of 0 is the rate measured.
+    """
 
-    @property
-    def max_batched_tokens(self) -> int:
-        """Tokens computed in one step."""
-
-    @property
-    def long_prefill_tokens(self) -> int:
-        """Prompt tokens computed for one sequence in one step."""
-
-    @property
-    def max_queued(self) -> int:
-        """Sequences waiting at once."""
+    max_running: int
+    max_batched_tokens: int
+    long_prefill_tokens: int
+    max_queued: int
+    ttft_deadline_ms: int = 0
+    prefill_tokens_per_s: int = 0
+    max_deferral_ms: int = 0
 
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One request in the scheduler. `arrival_ns` is CLOCK_MONOTONIC."""
+    """One request in the scheduler. `arrival_ns` is CLOCK_MONOTONIC.
+
+    `yields` once it was admitted although it is late, because there was room.
+    """
 
     key: int
     prompt_tokens: int
@@ -42,6 +61,7 @@ class Sequence:
     admitted: bool = False
     prefilled: int = 0
     generated: int = 0
+    yields: bool = False
 
     @property
     def reserved_tokens(self) -> int:
@@ -65,10 +85,14 @@ class Prefill:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One step: a token for each of `decodes`, and some prompts' next chunks."""
+    """One step: a token for each of `decodes`, and some prompts' next chunks.
+
+    `left_tokens` are prompt tokens that it leaves for later steps.
+    """
 
     decodes: tuple[Sequence, ...]
     prefills: tuple[Prefill, ...]
+    left_tokens: int
 
     @property
     def prefill_tokens(self) -> int:
@@ -95,7 +119,10 @@ class Scheduler:
         """`kv_total` is the KV cache's size in tokens."""
         self.kv_total = kv_total
         self.kv_used = 0
-        self._waiting: deque[Sequence] = deque()
+        self.shed_total = 0
+        self._queue: Relegation[int] = Relegation()
+        self._queue_tokens = 0
+        self._rate = PrefillRate()
         self._prefilling: list[Sequence] = []
         self._decoding: deque[Sequence] = deque()
         self._live: dict[int, Sequence] = {}
@@ -104,7 +131,7 @@ class Scheduler:
     @property
     def waiting(self) -> int:
         """Sequences not yet admitted."""
-        return len(self._waiting)
+        return len(self._queue)
 
     @property
     def running(self) -> int:
@@ -119,7 +146,31 @@ class Scheduler:
     @property
     def oldest_arrival_ns(self) -> int:
         """When the longest waiting sequence arrived, 0 when none waits."""
-        return self._waiting[0].arrival_ns if self._waiting else 0
+        return self._queue.oldest_arrival_ns
+
+    @property
+    def deferred(self) -> int:
+        """Sequences that wait behind those on time."""
+        return self._queue.deferred
+
+    @property
+    def deferred_total(self) -> int:
+        """Sequences that were ever deferred."""
+        return self._queue.deferred_total
+
+    @property
+    def on_time_tokens(self) -> int:
+        """Prompt tokens of waiting sequences that are not deferred."""
+        return self._queue.on_time_tokens
+
+    def longest_deferral_ns(self, now_ns: int) -> int:
+        """How long ago the longest waiting of the deferred arrived, 0 if none is."""
+        return self._queue.longest_deferral_ns(now_ns)
+
+    def drain_s(self) -> float:
+        """How long all prompts that are not yet computed will take, NaN if that is not known."""
+        rate = self._rate.tokens_per_s
+        return self._waiting_tokens / rate if rate > 0 else math.nan
 
     def add(self, sequence: Sequence, limits: Limits) -> bool:
         """Queue `sequence`; False when the queue is full.
@@ -130,41 +181,46 @@ class Scheduler:
             raise ValueError(
                 f"{sequence.reserved_tokens} tokens do not fit a KV cache of {self.kv_total}"
             )
-        if len(self._waiting) >= limits.max_queued:
+        if len(self._queue) >= limits.max_queued:
+            self.shed_total += 1
             return False
-        self._waiting.append(sequence)
+        self._queue.add(sequence.key, sequence.arrival_ns, sequence.prompt_tokens)
+        self._queue_tokens += sequence.prompt_tokens
         self._live[sequence.key] = sequence
         self._waiting_tokens += sequence.prompt_tokens
         return True
 
-    def plan(self, limits: Limits) -> Plan:
+    def plan(self, limits: Limits, now_ns: int) -> Plan:
         """Admit what may run now and say what the next step computes.
 
         Never more than `max_batched_tokens` tokens. Where that is less than the sequences that
         decode, they take turns.
         """
+        yielding = [each for each in self._prefilling if _yields(each, limits, now_ns)]
+        yielding_tokens = sum(each.prompt_tokens - each.prefilled for each in yielding)
+        ahead_tokens = self._waiting_tokens - self._queue_tokens - yielding_tokens
+        self._queue.update(now_ns, ahead_tokens, self._rules(limits))
         served = min(len(self._decoding), limits.max_batched_tokens)
         decodes = tuple(self._decoding[i] for i in range(served))
         if served < len(self._decoding):
             self._decoding.rotate(-served)
-        budget = limits.max_batched_tokens - served
+        budget = left = limits.max_batched_tokens - served
         prefills = []
-        for sequence in self._prefilling:
-            if budget == 0:
+        for sequence in self._in_turn(yielding, limits):
+            if left == 0:
                 break
-            prefills.append(_next_chunk(sequence, budget, limits))
-            budget -= prefills[-1].count
-        while budget > 0 and self._admit(limits):
-            prefills.append(_next_chunk(self._prefilling[-1], budget, limits))
-            budget -= prefills[-1].count
-        return Plan(decodes, tuple(prefills))
+            prefills.append(_next_chunk(sequence, left, limits))
+            left -= prefills[-1].count
+        return Plan(decodes, tuple(prefills), self._waiting_tokens - (budget - left))
 
-    def advance(self, plan: Plan, ended: Collection[int]) -> list[Sequence]:
-        """Take in a computed `plan`; returns the sequences that finished.
+    def advance(self, plan: Plan, ended: Collection[int], step_ns: int) -> list[Sequence]:
+        """Take in a `plan` that was computed in `step_ns`; returns the sequences that finished.
 
         `ended` are the keys of those that sampled an end of text. Sequences removed since the plan
         was made are passed over.
         """
+        if plan.left_tokens:
+            self._rate.take(plan.prefill_tokens, step_ns)
         for prefill in plan.prefills:
             sequence = prefill.sequence
             if sequence.key not in self._live:
@@ -192,7 +248,8 @@ class Scheduler:
             return
         self._waiting_tokens -= sequence.prompt_tokens - sequence.prefilled
         if not sequence.admitted:
-            self._waiting.remove(sequence)
+            self._queue.discard(key)
+            self._queue_tokens -= sequence.prompt_tokens
             return
         if sequence.prefilled < sequence.prompt_tokens:
             self._prefilling.remove(sequence)
@@ -200,17 +257,43 @@ class Scheduler:
             self._decoding.remove(sequence)
         self.kv_used -= sequence.reserved_tokens
 
-    def _admit(self, limits: Limits) -> bool:
-        """Move the head of the queue to the running set if it may; the queue is never jumped."""
-        if not self._waiting or self.running >= limits.max_running:
-            return False
-        if self.kv_used + self._waiting[0].reserved_tokens > self.kv_total:
-            return False
-        sequence = self._waiting.popleft()
+    def _in_turn(self, yielding: list[Sequence], limits: Limits) -> Iterator[Sequence]:
+        """Who gets what is left of the budget, one after another; admits as far as it is asked."""
+        yield from [each for each in self._prefilling if each not in yielding]
+        while (sequence := self._admit(limits, yielding=False)) is not None:
+            yield sequence
+        yield from yielding
+        while (sequence := self._admit(limits, yielding=True)) is not None:
+            yield sequence
+
+    def _admit(self, limits: Limits, *, yielding: bool) -> Sequence | None:
+        """Move the first of the queue to the running set if it may; the queue is never jumped."""
+        key = self._queue.first(yielding=yielding)
+        if key is None or self.running >= limits.max_running:
+            return None
+        sequence = self._live[key]
+        if self.kv_used + sequence.reserved_tokens > self.kv_total:
+            return None
+        sequence.yields = self._queue.take(key)
+        self._queue_tokens -= sequence.prompt_tokens
         sequence.admitted = True
         self._prefilling.append(sequence)
         self.kv_used += sequence.reserved_tokens
-        return True
+        return sequence
+
+    def _rules(self, limits: Limits) -> Rules:
+        return Rules(
+            limits.ttft_deadline_ms * NS_PER_MS,
+            limits.max_deferral_ms * NS_PER_MS,
+            limits.prefill_tokens_per_s or self._rate.tokens_per_s,
+        )
+
+
+def _yields(sequence: Sequence, limits: Limits, now_ns: int) -> bool:
+    """Whether a begun prompt comes after those on time; never beyond the bound."""
+    bound_ns = limits.max_deferral_ms * NS_PER_MS
+    aged = 0 < bound_ns <= now_ns - sequence.arrival_ns
+    return sequence.yields and limits.ttft_deadline_ms > 0 and not aged
 
 
 def _next_chunk(sequence: Sequence, budget: int, limits: Limits) -> Prefill:

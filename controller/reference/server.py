@@ -18,6 +18,7 @@ import click
 
 from controller.engines.contract import KNOBS, Hello, Knob
 from controller.engines.page import PageError, PageWriter
+from controller.reference.scheduler import MAX_DEADLINE_MS, MAX_DEFERRAL_MS, MAX_TOKENS_PER_S
 
 VERSION: Final = "0.1.0"
 MAX_LEASE_MS: Final = 10_000
@@ -40,6 +41,9 @@ class Settings:
     max_running: int
     max_batched_tokens: int
     max_queued: int
+    ttft_deadline_ms: int
+    prefill_tokens_per_s: int
+    max_deferral_ms: int
     kv_tokens: int
     max_context: int
     layers: int
@@ -47,14 +51,17 @@ class Settings:
 
 
 def start_knobs(settings: Settings) -> Mapping[str, Knob]:
-    """The knobs offered: never above what the engine was started with."""
+    """The knobs offered: sizes never above what the engine was started with."""
     return {
-        name: Knob(name, minimum, start, start, KNOBS[name])
-        for name, minimum, start in (
-            ("max_running", 1, settings.max_running),
-            ("max_batched_tokens", 1, settings.max_batched_tokens),
-            ("long_prefill_tokens", 1, settings.max_batched_tokens),
-            ("max_queued", 1, settings.max_queued),
+        name: Knob(name, minimum, maximum, start, KNOBS[name])
+        for name, minimum, maximum, start in (
+            ("max_running", 1, settings.max_running, settings.max_running),
+            ("max_batched_tokens", 1, settings.max_batched_tokens, settings.max_batched_tokens),
+            ("long_prefill_tokens", 1, settings.max_batched_tokens, settings.max_batched_tokens),
+            ("max_queued", 1, settings.max_queued, settings.max_queued),
+            ("ttft_deadline_ms", 0, MAX_DEADLINE_MS, settings.ttft_deadline_ms),
+            ("prefill_tokens_per_s", 0, MAX_TOKENS_PER_S, settings.prefill_tokens_per_s),
+            ("max_deferral_ms", 0, MAX_DEADLINE_MS, settings.max_deferral_ms),
         )
     }
 
@@ -111,6 +118,26 @@ def _group(_: click.Context, __: click.Parameter, value: str | None) -> int | No
     type=click.IntRange(1, 1_000_000),
     default=1024,
     help="Requests that may wait; more get HTTP 503. The upper end of that knob.",
+)
+@click.option(
+    "--ttft-deadline-ms",
+    type=click.IntRange(0, MAX_DEADLINE_MS),
+    default=0,
+    help="Requests that can't have their first token within this wait behind those that can; 0:"
+    " first come, first served. Where that knob begins.",
+)
+@click.option(
+    "--prefill-tokens-per-s",
+    type=click.IntRange(0, MAX_TOKENS_PER_S),
+    default=0,
+    help="How fast prompts are taken to be computed; 0: as measured. Where that knob begins.",
+)
+@click.option(
+    "--max-deferral-ms",
+    type=click.IntRange(0, MAX_DEADLINE_MS),
+    default=MAX_DEFERRAL_MS,
+    help="A late request that has waited this long goes before the others; 0: never. Where that"
+    " knob begins.",
 )
 @click.option(
     "--kv-tokens",

@@ -13,7 +13,15 @@ from bpf.layout import Counters
 from controller.engines.contract import KNOBS, Knob
 from controller.engines.page import EngineNow, Step
 from controller.policy_model import Slo
-from controller.reference.scheduler import Plan, Scheduler, Sequence
+from controller.reference.scheduler import (
+    MAX_DEADLINE_MS,
+    MAX_DEFERRAL_MS,
+    MAX_TOKENS_PER_S,
+    Limits,
+    Plan,
+    Scheduler,
+    Sequence,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +63,16 @@ class EngineSpec:
 
     def knobs(self) -> dict[str, Knob]:
         """As the engine would offer them in `hello`."""
-        starts = {
-            "max_running": self.max_running,
-            "max_batched_tokens": self.max_batched_tokens,
-            "long_prefill_tokens": self.long_prefill_tokens,
-            "max_queued": self.max_queued,
+        ranges = {
+            "max_running": (1, self.max_running, self.max_running),
+            "max_batched_tokens": (1, self.max_batched_tokens, self.max_batched_tokens),
+            "long_prefill_tokens": (1, self.long_prefill_tokens, self.long_prefill_tokens),
+            "max_queued": (1, self.max_queued, self.max_queued),
+            "ttft_deadline_ms": (0, MAX_DEADLINE_MS, 0),
+            "prefill_tokens_per_s": (0, MAX_TOKENS_PER_S, 0),
+            "max_deferral_ms": (0, MAX_DEADLINE_MS, MAX_DEFERRAL_MS),
         }
-        return {name: Knob(name, 1, start, start, KNOBS[name]) for name, start in starts.items()}
+        return {name: Knob(name, *range_, KNOBS[name]) for name, range_ in ranges.items()}
 
 
 @dataclass(slots=True)
@@ -77,14 +88,6 @@ class Served:
     tokens: int = 0
     longest_gap_ns: int = 0
     gaps_over: int = 0
-
-
-@dataclass(slots=True)
-class _Limits:
-    max_running: int
-    max_batched_tokens: int
-    long_prefill_tokens: int
-    max_queued: int
 
 
 @dataclass(slots=True)
@@ -117,7 +120,7 @@ class VirtualEngine:
         self._noise = random.Random(seed)
         self._scheduler = Scheduler(spec.kv_tokens)
         self._start = {name: int(knob.start) for name, knob in spec.knobs().items()}
-        self._limits = _Limits(**self._start)
+        self._limits = Limits(**self._start)
         self._counts = _Counts()
         self._plan: Plan | None = None
         self._began_ns = self._ends_ns = 0
@@ -135,7 +138,7 @@ class VirtualEngine:
 
     def set(self, values: Mapping[str, float]) -> None:
         """Put knobs in force from the next step on; those not named go to their start values."""
-        self._limits = _Limits(**self._start | {name: int(v) for name, v in values.items()})
+        self._limits = Limits(**self._start | {name: int(v) for name, v in values.items()})
 
     def submit(self, now_ns: int, prompt_tokens: int, answer_tokens: int) -> None:
         """A request comes in: an idle engine starts at once, a full queue refuses it."""
@@ -161,7 +164,7 @@ class VirtualEngine:
         assert self._plan is not None
         plan, now_ns, counts = self._plan, self._ends_ns, self._counts
         sampled = list(plan.sampled())
-        finished = self._scheduler.advance(plan, ())
+        finished = self._scheduler.advance(plan, (), now_ns - self._began_ns)
         for sequence in sampled:
             self._deliver(counts.by_key[sequence.key], now_ns)
         for sequence in finished:
@@ -199,6 +202,11 @@ class VirtualEngine:
             generated_tokens_total=counts.chunks,
             max_running=self._limits.max_running,
             max_batched_tokens=self._limits.max_batched_tokens,
+            deferred=scheduler.deferred,
+            deferred_total=scheduler.deferred_total,
+            longest_deferral_ms=scheduler.longest_deferral_ns(now_ns) // 1_000_000,
+            shed_total=scheduler.shed_total,
+            on_time_tokens=scheduler.on_time_tokens,
         )
 
     def counters(self) -> Counters:
@@ -221,7 +229,7 @@ class VirtualEngine:
         )
 
     def _begin(self, now_ns: int) -> None:
-        plan = self._scheduler.plan(self._limits)
+        plan = self._scheduler.plan(self._limits, now_ns)
         if plan.empty:
             return
         kv_read = sum(each.prompt_tokens + each.generated for each in plan.decodes)

@@ -80,6 +80,7 @@ ENGINE: JsonObject = {
     },
     "running": 12,
     "waiting": 3,
+    "deferred": 0,
     "kv_use": 0.61,
     "backpressure": {
         "value": 0.42,
@@ -147,6 +148,7 @@ UNSEEN: JsonObject = ENGINE | {
     "knobs": {},
     "running": None,
     "waiting": None,
+    "deferred": None,
     "kv_use": None,
     "backpressure": None,
     "cause": "none",

@@ -23,7 +23,16 @@ Labels = tuple[tuple[str, str], ...]
 
 STATUS: dict[str, Any] = {
     "admin": {"state": "connected", "detail": ""},
-    "now": {"running": 3, "waiting": 1, "kv_use": 0.25},
+    "now": {
+        "running": 3,
+        "waiting": 4,
+        "kv_use": 0.25,
+        "deferred": 2,
+        "deferred_total": 7,
+        "longest_deferral_ms": 1500,
+        "shed_total": 5,
+        "on_time_tokens": 800,
+    },
     "knobs": {"max_running": {"value": 16, "start": 64, "unit": "requests", "held": True}},
     "cpu_weight": {"value": 1000, "base": 100},
     "plan": {
@@ -122,6 +131,11 @@ def one(shown: Figures, name: str, **labels: str) -> float:
         ("sits_engine_admin_connected", {"engine": "chat"}, 1),
         ("sits_engine_knob", {"engine": "chat", "knob": "max_running"}, 16),
         ("sits_engine_cpu_weight", {"engine": "chat"}, 1000),
+        ("sits_engine_deferred_requests", {"engine": "chat"}, 2),
+        ("sits_engine_deferrals_total", {"engine": "chat"}, 7),
+        ("sits_engine_longest_deferral_seconds", {"engine": "chat"}, 1.5),
+        ("sits_engine_shed_requests_total", {"engine": "chat"}, 5),
+        ("sits_engine_on_time_tokens", {"engine": "chat"}, 800),
         ("sits_backpressure_ratio", {"engine": "chat", "stage": "worst"}, 0.5),
         ("sits_stage_queue", {"engine": "chat", "stage": "accept"}, 3),
         ("sits_stage_rate", {"engine": "chat", "stage": "receive", "direction": "in"}, 40),

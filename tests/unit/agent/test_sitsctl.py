@@ -186,6 +186,14 @@ def test_status_of_an_empty_agent_is_short(setting: Setting) -> None:
     assert not any("engines" in line or "neighbours" in line for line in lines)
 
 
+def test_engines_tells_how_many_wait_behind_others(setting: Setting) -> None:
+    text = " ".join("\n".join(setting.lines("engines")).split())
+    assert "12 running, 3 waiting, KV 61%" in text
+    setting.view.state["engines"][0] |= {"deferred": 2}
+    text = " ".join("\n".join(setting.lines("engines")).split())
+    assert "12 running, 3 waiting (2 of them deferred), KV 61%" in text
+
+
 def test_engines_shows_knobs_against_their_start(setting: Setting) -> None:
     text = " ".join("\n".join(setting.lines("engines")).split())
     assert "max_batched_tokens 412 tokens (start 2048), max_running 16 requests" in text

@@ -15,7 +15,7 @@ from controller.batching import BatchMemory, BatchView, decide_batch
 from controller.engines.contract import Knob
 from controller.engines.page import EngineNow, Step
 from controller.policy_model import KnobFloors, Slo
-from controller.reference.scheduler import Scheduler, Sequence
+from controller.reference.scheduler import Limits, Scheduler, Sequence
 from controller.signals import Sample, between
 from controller.step_model import StepModel, learn
 from controller.watch import ARRIVALS_NS, WINDOW_NS
@@ -23,16 +23,7 @@ from controller.watch import ARRIVALS_NS, WINDOW_NS
 TICK_NS: Final = 17_000_000
 SECOND: Final = 1_000_000_000
 KV_TOKENS: Final = 65_536
-
-
-@dataclass(slots=True)
-class Limits:
-    """The engine's knobs; as built they are its start values."""
-
-    max_running: int = 64
-    max_batched_tokens: int = 2048
-    long_prefill_tokens: int = 65_536
-    max_queued: int = 10_000
+START: Final = Limits(64, 2048, 65_536, 10_000)
 
 
 @dataclass(slots=True)
@@ -69,7 +60,7 @@ class Load:
 def run(load: Load, seconds: float, slo: Slo, controlled: bool = True) -> Run:
     """Serve `load`; with `controlled` under the batching law, else at the start values."""
     arrivals, noise = random.Random(load.seed), random.Random(load.seed + 1)
-    start, limits = Limits(), Limits()
+    start = limits = START
     knobs = {
         "max_running": Knob("max_running", 1, 64, start.max_running, "requests"),
         "max_batched_tokens": Knob(
@@ -95,7 +86,7 @@ def run(load: Load, seconds: float, slo: Slo, controlled: bool = True) -> Run:
             scheduler.add(sequence, limits)
             prompt_tokens += sequence.prompt_tokens
             next_ns += int(arrivals.expovariate(load.per_s) * SECOND)
-        plan = scheduler.plan(limits)
+        plan = scheduler.plan(limits, now_ns)
         if plan.empty:
             now_ns = next_ns
             continue
@@ -118,7 +109,7 @@ def run(load: Load, seconds: float, slo: Slo, controlled: bool = True) -> Run:
         counters = replace(
             counters, run_ns=counters.run_ns + step_ns, gaps_over=counters.gaps_over + late
         )
-        scheduler.advance(plan, ())
+        scheduler.advance(plan, (), step_ns)
         if now_ns < tick_ns or not controlled:
             continue
         tick_ns = now_ns + TICK_NS
@@ -151,8 +142,7 @@ def run(load: Load, seconds: float, slo: Slo, controlled: bool = True) -> Run:
             continue
         (action,) = proposal.actions
         values = action.values if isinstance(action, SetKnobs) else {}
-        limits.max_running = int(values.get("max_running", start.max_running))
-        limits.max_batched_tokens = int(values.get("max_batched_tokens", start.max_batched_tokens))
+        limits = replace(start, **{name: int(value) for name, value in values.items()})
         done.changes.append(now_ns / SECOND)
         done.budgets.append(limits.max_batched_tokens)
         # as the loop does: judge what follows by itself

@@ -265,7 +265,9 @@ def test_the_status_of_an_engine_without_a_socket_says_so(alone: EngineWatch) ->
 
 
 def test_the_status_tells_what_is_held_and_what_the_engine_does(lab: Lab) -> None:
-    lab.page.write(EngineNow(running=3, waiting=1, kv_used=25, kv_total=100, epoch=7))
+    queue = {"deferred": 1, "deferred_total": 4, "longest_deferral_ms": 900, "shed_total": 2}
+    engine = EngineNow(running=3, waiting=1, kv_used=25, kv_total=100, epoch=7, **queue)
+    lab.page.write(engine)
     lab.watch.base_weight = 100
     lab.watch.cpu = replace(lab.watch.cpu, weight=1000)
     lab.hold({"max_running": 3.0})
@@ -282,6 +284,7 @@ def test_the_status_tells_what_is_held_and_what_the_engine_does(lab: Lab) -> Non
     assert not status["knobs"]["max_queued"]["held"]
     assert status["now"]["kv_use"] == 0.25
     assert (status["now"]["running"], status["now"]["waiting"]) == (3, 1)
+    assert queue.items() <= status["now"].items()
     assert status["cpu_weight"] == {"value": 1000, "base": 100}
 
 

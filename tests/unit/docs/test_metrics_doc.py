@@ -13,7 +13,16 @@ DOC = Path(__file__).parents[3] / "docs" / "metrics.md"
 
 STATUS = {
     "admin": {"state": "connected", "detail": ""},
-    "now": {"running": 1, "waiting": 0, "kv_use": 0.1},
+    "now": {
+        "running": 1,
+        "waiting": 0,
+        "kv_use": 0.1,
+        "deferred": 0,
+        "deferred_total": 0,
+        "longest_deferral_ms": 0,
+        "shed_total": 0,
+        "on_time_tokens": 0,
+    },
     "knobs": {"max_running": {"value": 64}},
     "cpu_weight": {"value": 100, "base": 100},
     "plan": {"margin": 0.85, "prompt_tokens_per_s": 100.0, "roll_backs": 0},

@@ -1,21 +1,18 @@
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.reference.scheduler import Plan, Scheduler, Sequence
+from controller.reference.scheduler import Limits, Plan, Scheduler, Sequence
 
 KV_TOTAL = 300
+NOW_NS = 1_000_000_000
+STEP_NS = 5_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    max_running: int = 8
-    max_batched_tokens: int = 64
-    long_prefill_tokens: int = 64
-    max_queued: int = 1000
+LIMITS = Limits(max_running=8, max_batched_tokens=64, long_prefill_tokens=64, max_queued=1000)
 
 
 def tokens_of(plan: Plan) -> int:
@@ -23,8 +20,8 @@ def tokens_of(plan: Plan) -> int:
 
 
 def step(scheduler: Scheduler, limits: Limits) -> Plan:
-    plan = scheduler.plan(limits)
-    scheduler.advance(plan, ())
+    plan = scheduler.plan(limits, NOW_NS)
+    scheduler.advance(plan, (), STEP_NS)
     return plan
 
 
@@ -48,7 +45,7 @@ act_drawn = st.one_of(
 @given(st.lists(act_drawn, max_size=80))
 def test_no_order_of_events_breaks_a_bound(acts: list[tuple[str, object]]) -> None:
     scheduler = Scheduler(KV_TOTAL)
-    limits = Limits()
+    limits = LIMITS
     live: dict[int, Sequence] = {}
     key = 0
     for name, detail in acts:
@@ -69,7 +66,7 @@ def test_no_order_of_events_breaks_a_bound(acts: list[tuple[str, object]]) -> No
             if isinstance(detail, Limits):
                 limits = detail
             ran = scheduler.running
-            plan = scheduler.plan(limits)
+            plan = scheduler.plan(limits, NOW_NS)
             assert tokens_of(plan) <= limits.max_batched_tokens
             assert scheduler.running <= max(ran, limits.max_running)
             assert all(1 <= part.count <= limits.long_prefill_tokens for part in plan.prefills)
@@ -79,7 +76,7 @@ def test_no_order_of_events_breaks_a_bound(acts: list[tuple[str, object]]) -> No
                 assert isinstance(detail, int)
                 scheduler.remove(detail)
                 live.pop(detail, None)
-            for sequence in scheduler.advance(plan, ()):
+            for sequence in scheduler.advance(plan, (), STEP_NS):
                 assert sequence.generated == sequence.max_new_tokens
                 del live[sequence.key]
         admitted = [sequence for sequence in live.values() if sequence.admitted]
@@ -100,7 +97,7 @@ def test_every_sequence_ends_with_all_its_tokens(
     scheduler = Scheduler(KV_TOTAL)
     sequences = [Sequence(key, *size, key) for key, size in enumerate(sizes)]
     for sequence in sequences:
-        assert scheduler.add(sequence, Limits())
+        assert scheduler.add(sequence, LIMITS)
     work = sum(sequence.reserved_tokens for sequence in sequences)
     steps = 0
     while scheduler.running or scheduler.waiting:
@@ -117,7 +114,7 @@ def test_admission_is_first_come_first_served(sizes: list[tuple[int, int]], limi
     scheduler = Scheduler(KV_TOTAL)
     sequences = [Sequence(key, *size, key) for key, size in enumerate(sizes)]
     for sequence in sequences:
-        scheduler.add(sequence, Limits())
+        scheduler.add(sequence, LIMITS)
     while scheduler.running or scheduler.waiting:
         step(scheduler, limits)
         admitted = [sequence.admitted for sequence in sequences]
@@ -130,10 +127,10 @@ def test_decodes_above_the_budget_take_turns(count: int, budget: int) -> None:
     scheduler = Scheduler(10_000)
     sequences = [Sequence(key, 1, 500, arrival_ns=key) for key in range(count)]
     for sequence in sequences:
-        scheduler.add(sequence, Limits())
-    step(scheduler, Limits(max_running=count))
+        scheduler.add(sequence, LIMITS)
+    step(scheduler, replace(LIMITS, max_running=count))
     for _ in range(4 * count):
-        step(scheduler, Limits(max_running=count, max_batched_tokens=budget))
+        step(scheduler, replace(LIMITS, max_running=count, max_batched_tokens=budget))
     generated = [sequence.generated for sequence in sequences]
     assert max(generated) - min(generated) <= 1
 
@@ -141,19 +138,19 @@ def test_decodes_above_the_budget_take_turns(count: int, budget: int) -> None:
 def test_decodes_come_before_prompts() -> None:
     scheduler = Scheduler(10_000)
     decoding = Sequence(1, 1, 50, arrival_ns=1)
-    scheduler.add(decoding, Limits())
-    step(scheduler, Limits())
-    scheduler.add(Sequence(2, 500, 1, arrival_ns=2), Limits())
-    plan = step(scheduler, Limits(max_batched_tokens=32))
+    scheduler.add(decoding, LIMITS)
+    step(scheduler, LIMITS)
+    scheduler.add(Sequence(2, 500, 1, arrival_ns=2), LIMITS)
+    plan = step(scheduler, replace(LIMITS, max_batched_tokens=32))
     assert plan.decodes == (decoding,)
     assert plan.prefill_tokens == 31
 
 
 def test_a_long_prompt_leaves_budget_to_the_next_under_its_cap() -> None:
     scheduler = Scheduler(10_000)
-    scheduler.add(Sequence(1, 500, 1, arrival_ns=1), Limits())
-    scheduler.add(Sequence(2, 20, 1, arrival_ns=2), Limits())
-    plan = step(scheduler, Limits(max_batched_tokens=64, long_prefill_tokens=16))
+    scheduler.add(Sequence(1, 500, 1, arrival_ns=1), LIMITS)
+    scheduler.add(Sequence(2, 20, 1, arrival_ns=2), LIMITS)
+    plan = step(scheduler, replace(LIMITS, max_batched_tokens=64, long_prefill_tokens=16))
     assert [(part.sequence.key, part.count) for part in plan.prefills] == [(1, 16), (2, 16)]
 
 
@@ -161,13 +158,13 @@ def test_lowering_max_running_drains_without_stopping_anyone() -> None:
     scheduler = Scheduler(10_000)
     sequences = [Sequence(key, 1, 5 + key, arrival_ns=key) for key in range(6)]
     for sequence in sequences:
-        scheduler.add(sequence, Limits())
-    step(scheduler, Limits(max_running=4))
+        scheduler.add(sequence, LIMITS)
+    step(scheduler, replace(LIMITS, max_running=4))
     assert scheduler.running == 4
     seen = []
     while scheduler.running:
         before = scheduler.running
-        plan = step(scheduler, Limits(max_running=2))
+        plan = step(scheduler, replace(LIMITS, max_running=2))
         assert len(plan.decodes) == before or before < 2
         seen.append(before)
     assert seen[0] == 4
@@ -178,13 +175,13 @@ def test_lowering_max_running_drains_without_stopping_anyone() -> None:
 def test_an_end_of_text_ends_a_sequence_early() -> None:
     scheduler = Scheduler(100)
     sequence = Sequence(7, 3, 50, arrival_ns=1)
-    scheduler.add(sequence, Limits())
-    plan = scheduler.plan(Limits())
-    assert scheduler.advance(plan, {7}) == [sequence]
+    scheduler.add(sequence, LIMITS)
+    plan = scheduler.plan(LIMITS, NOW_NS)
+    assert scheduler.advance(plan, {7}, STEP_NS) == [sequence]
     assert scheduler.running == 0
     assert scheduler.kv_used == 0
 
 
 def test_a_sequence_larger_than_the_cache_is_refused() -> None:
     with pytest.raises(ValueError, match="101 tokens do not fit a KV cache of 100"):
-        Scheduler(100).add(Sequence(1, 100, 1, arrival_ns=1), Limits())
+        Scheduler(100).add(Sequence(1, 100, 1, arrival_ns=1), LIMITS)
