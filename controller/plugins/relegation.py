@@ -147,6 +147,19 @@ class Relegation(Generic[K]):
         head = self._deferred_head()
         return 0 if head is None else max(0, now_ns - head.arrival_ns)
 
+    def fits(self, tokens: int) -> bool:
+        """Whether a request that came now would be on time, and nobody be put off for it.
+
+        By what was known at the last update, in O(what came since then). False without a deadline
+        or a rate.
+        """
+        line, deadline_ns = self._line, self._rules.deadline_ns
+        if deadline_ns <= 0 or line.ns_per_token <= 0:
+            return False
+        came = sum(each.tokens for each in self._fresh if each.here)
+        ahead = self._ahead - self._taken + came + tokens
+        return line.end_ns + ahead * line.ns_per_token <= deadline_ns
+
     def add(self, key: K, arrival_ns: int, tokens: int) -> None:
         """A request waits; it is judged at the next update. `ValueError` if it waits already."""
         if key in self._waiting:

@@ -175,13 +175,16 @@ class Scheduler:
     def add(self, sequence: Sequence, limits: Limits) -> bool:
         """Queue `sequence`; False when the queue is full.
 
-        `ValueError` if it could never run: larger than the whole KV cache.
+        A full queue still takes who can be on time and puts nobody off: those it holds are late,
+        and to keep others out would not serve them sooner. `ValueError` if it could never run:
+        larger than the whole KV cache.
         """
         if sequence.reserved_tokens > self.kv_total:
             raise ValueError(
                 f"{sequence.reserved_tokens} tokens do not fit a KV cache of {self.kv_total}"
             )
-        if len(self._queue) >= limits.max_queued:
+        full = len(self._queue) >= limits.max_queued
+        if full and not self._queue.fits(sequence.prompt_tokens):
             self.shed_total += 1
             return False
         self._queue.add(sequence.key, sequence.arrival_ns, sequence.prompt_tokens)

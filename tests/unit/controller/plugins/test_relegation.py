@@ -389,3 +389,27 @@ def least_ns(act: Callable[[], None]) -> float:
         act()
         times.append(time.perf_counter_ns() - began)
     return min(times)
+
+
+@given(jobs_drawn, st.integers(1, 120))
+def test_who_is_said_to_fit_is_on_time_and_puts_nobody_off(jobs: list[Job], tokens: int) -> None:
+    now_ms = jobs[-1].arrival_ms
+    queue = queue_of(jobs, now_ms, RULES)
+    before = queue.deferred
+    fits = queue.fits(tokens)
+    queue.add(len(jobs), now_ms * MS, tokens)
+    queue.update(now_ms * MS, 0, RULES)
+    assert fits == (queue.deferred == before)
+
+
+def test_those_that_came_since_the_last_update_take_their_room() -> None:
+    queue = queue_of([Job(0, 50)], 0, RULES)
+    assert queue.fits(50)
+    queue.add(1, 0, 30)
+    assert not queue.fits(21)
+    assert queue.fits(20)
+
+
+def test_without_a_deadline_or_a_rate_nobody_is_said_to_fit() -> None:
+    assert not queue_of([Job(0, 1)], 0, OFF).fits(1)
+    assert not queue_of([Job(0, 1)], 0, Rules(deadline_ns=100 * MS)).fits(1)

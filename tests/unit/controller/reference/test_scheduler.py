@@ -185,3 +185,27 @@ def test_an_end_of_text_ends_a_sequence_early() -> None:
 def test_a_sequence_larger_than_the_cache_is_refused() -> None:
     with pytest.raises(ValueError, match="101 tokens do not fit a KV cache of 100"):
         Scheduler(100).add(Sequence(1, 100, 1, arrival_ns=1), LIMITS)
+
+
+def test_a_full_queue_of_late_requests_still_takes_one_that_can_be_on_time() -> None:
+    limits = replace(
+        LIMITS,
+        max_running=1,
+        max_batched_tokens=10,
+        max_queued=2,
+        ttft_deadline_ms=100,
+        prefill_tokens_per_s=1000,
+    )
+    scheduler = Scheduler(10_000)
+    late = [Sequence(key, 90, 1, NOW_NS) for key in range(3)]
+    assert scheduler.add(late[0], limits)
+    scheduler.plan(limits, NOW_NS)
+    assert [scheduler.add(each, limits) for each in late[1:]] == [True, True]
+    scheduler.plan(limits, NOW_NS)
+    assert scheduler.deferred == 2
+    assert not scheduler.add(Sequence(3, 90, 1, NOW_NS), limits)
+    assert scheduler.add(Sequence(4, 5, 1, NOW_NS), limits)
+    assert scheduler.shed_total == 1
+    fcfs = replace(limits, ttft_deadline_ms=0)
+    scheduler.plan(fcfs, NOW_NS)
+    assert not scheduler.add(Sequence(5, 1, 1, NOW_NS), fcfs)
