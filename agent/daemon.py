@@ -19,6 +19,7 @@ from typing import Any, Final
 import click
 from prometheus_client import CollectorRegistry
 
+from agent.advisor import WINDOW_S, Advisor
 from agent.api import MAX_POLICY_BODY_BYTES, admin_app
 from agent.discovery import Discovery, Surroundings
 from agent.history import Moment
@@ -93,6 +94,7 @@ class Daemon:
         self._learnt = LearntFile(agent.state_dir / LEARNT_NAME)
         self._outcomes = Outcomes(self._recorder.outcome)
         self._state = State(policy)
+        self._advisor = Advisor()
         hierarchies = read_hierarchies()
         self._discovery = Discovery(policy, hierarchies)
         self._slos = {engine.name: engine.slo for engine in policy.engines}
@@ -311,7 +313,9 @@ class Daemon:
             )
             row = rows.get(engine.name)
             with self._state.lock:
-                self._state.history(engine.name).add(moment)
+                history = self._state.history(engine.name)
+                history.add(moment)
+                window = history.window(WINDOW_S)
                 self._state.culprits[engine.name].take(
                     moment.at_ns,
                     {(c.cgroup, c.command): (c.wait_ns, c.waits) for c in culprits if c.row == row},
@@ -330,6 +334,8 @@ class Daemon:
                         if role.row == row
                     },
                 )
+            status = self._state.engine_status(engine.name)
+            self._advisor.take(engine.name, engine.slo, moment, window, status)
 
     def _said(self, message: Mapping[str, Any]) -> None:
         match message["type"]:
@@ -423,6 +429,7 @@ class Daemon:
             self._tracing.set_slos(slos)
         self._policy, self._slos = policy, slos
         self._state.set_policy(policy)
+        self._advisor.keep({engine.name for engine in policy.engines})
         self._discovery.policy = policy
         self._node.set_policy(policy)
         self._supervisor.set_policy(policy, afresh)
@@ -469,6 +476,7 @@ class Daemon:
                 slo_ms={"ttft": engine.slo.ttft_ms, "gap": engine.slo.gap_ms},
                 sockets=self._sampler.sockets(engine.name),
                 stages=stage_reports(self._sampler.ends(engine.name, _RATE_WINDOW_S)),
+                advice=self._advisor.advice(engine.name),
             )
             for engine in self._policy.engines
         )

@@ -21,6 +21,7 @@ from agent.spans import SpanCounts
 from agent.stages import StageReport
 from bpf.histogram import EMPTY, Histogram
 from bpf.layout import Counters, Health
+from controller.advice import Advice
 from controller.timing import histogram_of
 
 TTFT_BOUNDS_MS: Final = (
@@ -89,6 +90,7 @@ class EngineFigures:
     slo_ms: Mapping[str, float] = field(default_factory=dict)
     sockets: EngineSockets = field(default_factory=EngineSockets)
     stages: tuple[StageReport, ...] = ()
+    advice: Advice = field(default_factory=Advice)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,7 @@ class FiguresCollector(Collector):
         yield from _engine_state(figures.engines)
         yield from _engine_queue(figures.engines)
         yield from _stages(figures.engines)
+        yield from _advice(figures.engines)
         if figures.loop is not None:
             yield _loop(figures.loop)
 
@@ -478,6 +481,36 @@ def _stages(engines: tuple[EngineFigures, ...]) -> Iterator[Metric]:
             connections.add_metric([engine.name, "true"], seeded)
             connections.add_metric([engine.name, "false"], others)
     yield from (queue, rate, connections)
+
+
+def _advice(engines: tuple[EngineFigures, ...]) -> Iterator[Metric]:
+    instances = GaugeMetricFamily(
+        "sits_advice_instances",
+        "Engines like this one that its load needs, by formula.",
+        labels=["engine", "formula"],
+    )
+    ratio = GaugeMetricFamily(
+        "sits_advice_load_ratio",
+        "The same by capacity, not rounded: its sum over a service's engines is what they need.",
+        labels=["engine"],
+    )
+    warm = GaugeMetricFamily(
+        "sits_advice_warm_replicas", "Engines to start ahead of need.", labels=["engine"]
+    )
+    trigger = GaugeMetricFamily(
+        "sits_advice_trigger", "Whether a sign for that is there.", labels=["engine", "trigger"]
+    )
+    for engine in engines:
+        advice = engine.advice
+        for formula, number in advice.instances.items():
+            instances.add_metric([engine.name, formula], number)
+        if advice.load_ratio is not None:
+            ratio.add_metric([engine.name], advice.load_ratio)
+        if advice.warm_replicas is not None:
+            warm.add_metric([engine.name], advice.warm_replicas)
+        for name, on in advice.triggers.items():
+            trigger.add_metric([engine.name, name], float(on))
+    yield from (instances, ratio, warm, trigger)
 
 
 def _loop(loop: Mapping[str, Any]) -> Metric:

@@ -114,6 +114,14 @@ def remembered(theta: Vector, covariance: Matrix, error: float) -> StepModel:
     return StepModel(theta, covariance, TRUST_STEPS, TRUST_PREFILL_STEPS, error)
 
 
+def of_ms(base_ms: float, prefill_ms: float, decode_ms: float, kv_ms: float) -> StepModel:
+    """A model with these coefficients, in ms for a step, a prompt token, a sequence, a cached one.
+
+    It predicts, and is not trusted: nothing says what it was learnt from.
+    """
+    return StepModel((base_ms, prefill_ms * _PREFILL_UNIT, decode_ms, kv_ms * _KV_UNIT))
+
+
 def is_outlier(model: StepModel, step: Step) -> bool:
     """Whether a step took so much longer than its batch does that something disturbed it."""
     predicted = model.predict_ms(step.prefill_tokens, step.decode_seqs, step.kv_tokens)

@@ -409,4 +409,9 @@ def _now(engine: EngineNow | None) -> dict[str, Any] | None:
         "longest_deferral_ms": engine.longest_deferral_ms,
         "shed_total": engine.shed_total,
         "on_time_tokens": engine.on_time_tokens,
+        "kv_total": engine.kv_total,
+        "requests_total": engine.requests_total,
+        "finished_total": engine.finished_total,
+        "prompt_tokens_total": engine.prompt_tokens_total,
+        "generated_tokens_total": engine.generated_tokens_total,
     }

@@ -14,6 +14,7 @@ from agent.metrics import EngineFigures, Figures, FiguresCollector, NeighbourFig
 from agent.stages import SAMPLE_NS, Sample, stage_reports
 from bpf.histogram import Histogram
 from bpf.layout import Counters, Health
+from controller.advice import Advice, Held
 from controller.timing import Timing
 
 from .made import MS, histogram
@@ -69,6 +70,7 @@ def engine(name: str = "chat", **fields: Any) -> EngineFigures:
         "stages": stage_reports(
             [Sample(0, 0, 1, 8, requests=1), Sample(1, SAMPLE_NS, 3, 8, requests=5)]
         ),
+        "advice": Advice(Held(4), Held(3), 2.4, {"queue": True, "p95": False}),
     }
     return EngineFigures(name, **given_ | fields)
 
@@ -144,6 +146,11 @@ def one(shown: Figures, name: str, **labels: str) -> float:
         ("sits_at_risk_seconds_total", {"engine": "chat", "cause": "batch"}, 1.5),
         ("sits_time_to_first_token_seconds_count", {"engine": "chat"}, 3),
         ("sits_time_to_first_token_seconds_sum", {"engine": "chat"}, 90.303),
+        ("sits_advice_instances", {"engine": "chat", "formula": "text"}, 4),
+        ("sits_advice_instances", {"engine": "chat", "formula": "capacity"}, 3),
+        ("sits_advice_load_ratio", {"engine": "chat"}, 2.4),
+        ("sits_advice_warm_replicas", {"engine": "chat"}, 0),
+        ("sits_advice_trigger", {"engine": "chat", "trigger": "queue"}, 1),
         ("sits_loop_stage_seconds_count", {"stage": "decide"}, 1),
     ],
 )

@@ -7,6 +7,7 @@ from agent.metrics import EngineFigures, Figures, FiguresCollector, NeighbourFig
 from agent.spans import SpanCounts
 from agent.stages import SAMPLE_NS, Sample, stage_reports
 from bpf.layout import Counters, Health
+from controller.advice import Advice, Observed, advise
 from controller.timing import Timing
 
 DOC = Path(__file__).parents[3] / "docs" / "metrics.md"
@@ -42,6 +43,7 @@ def families() -> Iterator[Metric]:
         cause_ns={"batch": 1},
         slo_ms={"ttft": 1.0},
         stages=stage_reports([Sample(0, 0, 1, 8), Sample(1, SAMPLE_NS, 2, 8)]),
+        advice=advise(Advice(), Observed(1.0, 500.0, 1.0, 1.0, 2.0, 1.0, 1.0, 0, 0)),
     )
     loop = {
         stage: Timing().as_message()
