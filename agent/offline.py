@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from controller.journal_rows import Recorded
     from controller.policy_model import Engine, Policy
     from controller.recording import Inputs
-    from controller.simulate.compare import Setting
+    from controller.simulate.compare import Outcome, Setting
     from controller.simulate.virtual_engine import EngineSpec, StepTimes
 
 STATE_DIR: Final = Path("/var/lib/sits")
@@ -237,7 +237,7 @@ def simulate(trace: Path, every: bool, as_json: bool, **given: Any) -> None:
         fail(str(error), USAGE)
     setting = _setting(given)
     outcomes = compare(arrivals, setting, names)
-    ours, static = best(outcomes, "sits"), best(outcomes, "static")
+    ours = best(outcomes, "sits")
     answer: Json = {
         "label": LABEL,
         "trace": str(trace),
@@ -246,15 +246,22 @@ def simulate(trace: Path, every: bool, as_json: bool, **given: Any) -> None:
         "asked_tokens_per_s": tokens_per_s(arrivals),
         "setting": plain_setting(setting),
         "outcomes": [each.as_dict() for each in outcomes],
-        "goodput_ratio_vs_best_static": ours.goodput_rps / static.goodput_rps
-        if ours and static and static.goodput_rps
-        else None,
+        "goodput_ratio_vs_best_static": _ratio(ours, best(outcomes, "static")),
+        "goodput_ratio_vs_best_static_relegation": _ratio(
+            ours, best(outcomes, "static-relegation")
+        ),
     }
     if not every and not as_json:
         answer["outcomes"] = [
             each.as_dict() for each in outcomes if each is best(outcomes, each.control)
         ]
     _print(answer, as_json, "simulation")
+
+
+def _ratio(ours: "Outcome | None", other: "Outcome | None") -> float | None:
+    if ours is None or other is None or other.goodput_rps == 0:
+        return None
+    return ours.goodput_rps / other.goodput_rps
 
 
 def _setting(given: Json) -> "Setting":

@@ -61,12 +61,14 @@ def simulation(answer: Json) -> RenderableType:
         ("SLO", f"TTFT {figure(slo['ttft_ms'], 'ms')}, gap {figure(slo['gap_ms'], 'ms')}"),
     ]
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    for name in ("CONTROL", "GOOD", "GOOD/s", "TTFT ms p50/p99", "GAP ms p50/p99", "CHANGES/min"):
-        table.add_column(name, justify="left" if name == "CONTROL" else "right", no_wrap=True)
+    for name in ("CONTROL", "POINT", "GOOD", "GOOD/s", "TTFT p50/p99", "GAP p50/p99", "MOVES"):
+        left = name in ("CONTROL", "POINT")
+        table.add_column(name, justify="left" if left else "right", no_wrap=True)
     for item in answer["outcomes"]:
         run = item["runs"][0]
         table.add_row(
-            _control(item),
+            Text(item["control"]),
+            Text(", ".join(f"{value:g}" for value in item["point"].values())),
             percent(item["attainment"]),
             f"{item['goodput_rps']:.3f}",
             _pair(run["ttft_ms"]),
@@ -76,11 +78,15 @@ def simulation(answer: Json) -> RenderableType:
     parts: list[RenderableType] = [
         Text(answer["label"], "bold yellow"),
         facts_of(facts),
-        heading("the same requests under each control"),
+        heading("the same requests under each control; times in ms, moves a minute"),
         indent(table),
     ]
-    if (ratio := answer["goodput_ratio_vs_best_static"]) is not None:
-        parts.append(Text(f"simulated goodput of sits: {ratio:.2f} × the best static point"))
+    for name, what in (
+        ("goodput_ratio_vs_best_static", "the best static point"),
+        ("goodput_ratio_vs_best_static_relegation", "the best static point with relegation"),
+    ):
+        if (ratio := answer[name]) is not None:
+            parts.append(Text(f"simulated goodput of sits: {ratio:.2f} × {what}"))
     return Group(*parts)
 
 
@@ -121,11 +127,6 @@ def _decision(when: str, cause: str, engine: str, action: list[Json] | None) -> 
     if action is None:
         what = "not decided: observed"
     return Text.assemble((f"{when:5}", "dim"), cause_text(cause), f": {what}")
-
-
-def _control(item: Json) -> Text:
-    point = ", ".join(f"{value:g}" for value in item["point"].values())
-    return Text(f"{item['control']} {point}".rstrip())
 
 
 def _pair(spread: Json) -> str:

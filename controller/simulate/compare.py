@@ -1,11 +1,12 @@
 """The same arrivals under several controls: engine defaults, static points, AIMD, ours."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
+from controller.admission import relegation_point
 from controller.batching import BUDGET, RUNNING
-from controller.policy_model import Controller, Engine
+from controller.policy_model import Controller, Engine, Relegation
 from controller.simulate.controls import Aimd, Control, Fixed, Ours
 from controller.simulate.simulation import Figures, simulate
 from controller.simulate.virtual_engine import EngineSpec
@@ -14,7 +15,11 @@ from controller.simulate.workload import Arrival
 LABEL: Final = "simulated"
 """Stands with every figure that comes from here."""
 
-CONTROLS: Final = ("default", "static", "aimd", "sits")
+CONTROLS: Final = ("default", "static", "static-relegation", "aimd", "sits", "sits-fcfs")
+"""`static-relegation` are the static points with the engine's relegation switched on; `sits-fcfs`
+is the controller without it: first come, first served."""
+
+GRIDS: Final = ("static", "static-relegation")
 BUDGET_POINTS: Final = 8
 RUNNING_SHARES: Final = (1.0, 0.25)
 LEAST_BUDGET: Final = 64
@@ -96,7 +101,7 @@ def compare(
     """
     outcomes = []
     for name in controls:
-        points = grid(setting.spec) if name == "static" else ({},)
+        points = grid(setting.spec) if name in GRIDS else ({},)
         for point in points:
             runs = tuple(
                 simulate(
@@ -107,6 +112,12 @@ def compare(
             outcomes.append(Outcome(name, point, runs))
             told(outcomes[-1])
     return outcomes
+
+
+def relegation(setting: Setting) -> dict[str, float]:
+    """The knobs of relegation as set once and for all; the engine measures its own rate."""
+    knobs, deferral_ms = setting.spec.knobs(), setting.policy.relegation.max_deferral_ms
+    return relegation_point(knobs, {}, setting.policy.slo, deferral_ms, 0.0)
 
 
 def best(outcomes: Iterable[Outcome], name: str) -> Outcome | None:
@@ -126,8 +137,13 @@ def control(name: str, setting: Setting, point: Mapping[str, float]) -> Control:
             return Fixed()
         case "static":
             return Fixed(point)
+        case "static-relegation":
+            return Fixed({**point, **relegation(setting)})
         case "aimd":
             return Aimd(int(setting.policy.slo.gap_ms * 1e6), knobs[BUDGET])
         case "sits":
             return Ours(setting.policy, setting.controller, knobs, setting.spec.graph_sizes)
+        case "sits-fcfs":
+            policy = replace(setting.policy, relegation=Relegation(max_deferral_ms=0))
+            return Ours(policy, setting.controller, knobs, setting.spec.graph_sizes)
     raise ValueError(f"no control {name!r}: there is {', '.join(CONTROLS)}")

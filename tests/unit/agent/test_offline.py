@@ -182,8 +182,9 @@ def test_a_simulation_compares_all_controls_and_is_labelled(trace: Path) -> None
     assert simulated["label"] == "simulated"
     assert {each["label"] for each in simulated["outcomes"]} == {"simulated"}
     controls = {each["control"] for each in simulated["outcomes"]}
-    assert {"default", "static", "aimd", "sits"} <= controls
+    assert {"default", "static", "static-relegation", "aimd", "sits", "sits-fcfs"} == controls
     assert simulated["goodput_ratio_vs_best_static"] > 0
+    assert simulated["goodput_ratio_vs_best_static_relegation"] > 0
     assert simulated["setting"]["slo"]["gap_ms"] == 40
 
 
@@ -191,7 +192,7 @@ def test_a_simulation_for_people_shows_the_best_static_point_only(trace: Path) -
     lines = run("simulate", "--trace", trace, *MODEL).stdout.splitlines()
     assert lines[0] == "simulated"
     assert sum(line.strip().startswith("static ") for line in lines) == 1
-    assert lines[-1].startswith("simulated goodput of sits: ")
+    assert re.fullmatch(r"simulated goodput of sits: [\d.]+ × the best static point", lines[-2])
     every = run("simulate", "--trace", trace, *MODEL, "--all", "--controls", "static").stdout
     assert len(re.findall(r"^  static ", every, re.MULTILINE)) == 16
 

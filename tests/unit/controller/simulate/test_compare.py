@@ -24,6 +24,22 @@ def test_every_control_serves_the_same_arrivals_and_says_it_is_simulated() -> No
     assert {each.as_dict()["label"] for each in outcomes} == {"simulated"}
 
 
+def test_relegation_is_switched_by_the_control_s_name() -> None:
+    overload = poisson(lambda at: 5 if at < 5 else 60, 10, 900, 10, seed=3)
+    outcomes = compare(
+        overload, SETTING, ("static", "static-relegation", "sits", "sits-fcfs"), lambda _: None
+    )
+    found = {name: best(outcomes, name) for name in ("static", "static-relegation")}
+    with_it, without = found["static-relegation"], found["static"]
+    assert with_it is not None
+    assert without is not None
+    assert with_it.goodput_rps > without.goodput_rps
+    ours, fcfs = best(outcomes, "sits"), best(outcomes, "sits-fcfs")
+    assert ours is not None
+    assert fcfs is not None
+    assert ours.goodput_rps > fcfs.goodput_rps
+
+
 def test_the_best_static_point_has_the_most_goodput() -> None:
     outcomes = compare(ARRIVALS, SETTING, ("static",))
     found = best(outcomes, "static")
