@@ -192,8 +192,7 @@ class Engine:
                 self._leases.apply()
                 applied = self._leases.version != version
                 self._take_limits()
-                planned = time.monotonic_ns()
-                plan = self._scheduler.plan(self._limits, planned)
+                plan = self._scheduler.plan(self._limits, time.monotonic_ns())
                 if self._stopping:
                     return
                 if plan.empty:
@@ -211,7 +210,7 @@ class Engine:
             ended = time.monotonic_ns()
             with self._changed:
                 self._in_step = False
-                delivered = self._advance(plan, keys, tokens, ended - planned)
+                delivered = self._advance(plan, keys, tokens, ended)
                 self._steps += 1
                 self._publish(
                     Step(
@@ -249,7 +248,9 @@ class Engine:
         tokens: list[int] = sample(logits, temperatures, self._random).tolist()
         return tokens
 
-    def _advance(self, plan: Plan, keys: list[int], tokens: list[int], step_ns: int) -> list[Token]:
+    def _advance(
+        self, plan: Plan, keys: list[int], tokens: list[int], ended_ns: int
+    ) -> list[Token]:
         """Take in a step's tokens; those of requests aborted meanwhile are dropped."""
         sampled = [
             (key, token, self._requests[key])
@@ -257,7 +258,7 @@ class Engine:
             if key in self._requests
         ]
         ended = {key for key, token, request in sampled if token == EOS and not request.ignore_eos}
-        finished = {sequence.key for sequence in self._scheduler.advance(plan, ended, step_ns)}
+        finished = {sequence.key for sequence in self._scheduler.advance(plan, ended, ended_ns)}
         delivered = []
         for key, token, request in sampled:
             request.last = token

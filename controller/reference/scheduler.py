@@ -123,6 +123,7 @@ class Scheduler:
         self._queue: Relegation[int] = Relegation()
         self._queue_tokens = 0
         self._rate = PrefillRate()
+        self._since_ns: int | None = None
         self._prefilling: list[Sequence] = []
         self._decoding: deque[Sequence] = deque()
         self._live: dict[int, Sequence] = {}
@@ -209,21 +210,27 @@ class Scheduler:
             self._decoding.rotate(-served)
         budget = left = limits.max_batched_tokens - served
         prefills = []
-        for sequence in self._in_turn(yielding, limits):
-            if left == 0:
-                break
+        turns = self._in_turn(yielding, limits)
+        while left and (sequence := next(turns, None)) is not None:
             prefills.append(_next_chunk(sequence, left, limits))
             left -= prefills[-1].count
-        return Plan(decodes, tuple(prefills), self._waiting_tokens - (budget - left))
+        plan = Plan(decodes, tuple(prefills), self._waiting_tokens - (budget - left))
+        if plan.empty:
+            self._since_ns = None
+        elif self._since_ns is None:
+            self._since_ns = now_ns
+        return plan
 
-    def advance(self, plan: Plan, ended: Collection[int], step_ns: int) -> list[Sequence]:
-        """Take in a `plan` that was computed in `step_ns`; returns the sequences that finished.
+    def advance(self, plan: Plan, ended: Collection[int], now_ns: int) -> list[Sequence]:
+        """Take in a `plan` that was computed by `now_ns`; returns the sequences that finished.
 
         `ended` are the keys of those that sampled an end of text. Sequences removed since the plan
         was made are passed over.
         """
-        if plan.left_tokens:
-            self._rate.take(plan.prefill_tokens, step_ns)
+        if plan.left_tokens and self._since_ns is not None:
+            # with what passed between two steps: that is lost to prompts too
+            self._rate.take(plan.prefill_tokens, now_ns - self._since_ns)
+        self._since_ns = now_ns if plan.left_tokens else None
         for prefill in plan.prefills:
             sequence = prefill.sequence
             if sequence.key not in self._live:

@@ -164,7 +164,7 @@ class VirtualEngine:
         assert self._plan is not None
         plan, now_ns, counts = self._plan, self._ends_ns, self._counts
         sampled = list(plan.sampled())
-        finished = self._scheduler.advance(plan, (), now_ns - self._began_ns)
+        finished = self._scheduler.advance(plan, (), now_ns)
         for sequence in sampled:
             self._deliver(counts.by_key[sequence.key], now_ns)
         for sequence in finished:

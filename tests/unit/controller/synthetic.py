@@ -109,7 +109,7 @@ def run(load: Load, seconds: float, slo: Slo, controlled: bool = True) -> Run:
         counters = replace(
             counters, run_ns=counters.run_ns + step_ns, gaps_over=counters.gaps_over + late
         )
-        scheduler.advance(plan, (), step_ns)
+        scheduler.advance(plan, (), now_ns)
         if now_ns < tick_ns or not controlled:
             continue
         tick_ns = now_ns + TICK_NS
