@@ -3,7 +3,8 @@
 When prompts arrive faster than they can be computed, first come first served makes every request
 late; served are those that can still be on time, the rest as soon as there is slack, and none is
 passed over beyond a bound (design sections 6.3 and 6.4). The engine orders its queue; what it needs
-to know for that are three leased knobs.
+to know for that are leased knobs. The rate at which it computes prompts is not one of them: it
+measures that best itself, and to follow it from here would be a write in every other tick.
 """
 
 import math
@@ -16,7 +17,6 @@ from controller.policy_model import Slo
 from controller.signals import Signals
 
 DEADLINE: Final = "ttft_deadline_ms"
-RATE: Final = "prefill_tokens_per_s"
 DEFERRAL: Final = "max_deferral_ms"
 
 DEADLINE_SHARE: Final = 0.9
@@ -29,8 +29,8 @@ PRESSED: Final = 0.25
 CALM_NS: Final = 10_000_000_000
 """Relegation is given back when no queue was pressed for so long."""
 
-RATE_BAND: Final = 0.15
-"""A change of the prefill rate or the queue's cap smaller than this share is not worth a write."""
+QUEUE_BAND: Final = 0.15
+"""A change of the queue's cap smaller than this share is not worth a write."""
 
 QUEUED: Final = "max_queued"
 LEAST_QUEUED: Final = 4
@@ -51,22 +51,9 @@ def is_pressed(signals: Signals, engine: EngineNow, slo: Slo, rate_tokens_per_s:
     return signals.queue_age_ns >= limit_ns or takes_ns >= limit_ns
 
 
-def relegation_point(
-    knobs: Mapping[str, Knob],
-    held: Mapping[str, float],
-    slo: Slo,
-    max_deferral_ms: int,
-    rate_tokens_per_s: float,
-) -> dict[str, float]:
-    """The knobs of relegation; a rate of 0 leaves it to the engine to measure its own.
-
-    The rate in `held` stays where the new one is within `RATE_BAND` of it.
-    """
-    before = held.get(RATE, 0.0)
-    rate = rate_tokens_per_s if math.isfinite(rate_tokens_per_s) else 0.0
-    if rate > 0 and abs(rate - before) <= RATE_BAND * before:
-        rate = before
-    wanted = {DEADLINE: DEADLINE_SHARE * slo.ttft_ms, RATE: rate, DEFERRAL: float(max_deferral_ms)}
+def relegation_point(knobs: Mapping[str, Knob], slo: Slo, max_deferral_ms: int) -> dict[str, float]:
+    """The knobs of relegation."""
+    wanted = {DEADLINE: DEADLINE_SHARE * slo.ttft_ms, DEFERRAL: float(max_deferral_ms)}
     return {
         name: float(math.floor(min(max(value, knobs[name].minimum), knobs[name].maximum)))
         for name, value in wanted.items()
@@ -85,4 +72,4 @@ def queue_point(
         return {QUEUED: knob.start}
     before = held.get(QUEUED, knob.start)
     wanted = float(math.floor(max(most_queued, knob.minimum, min(LEAST_QUEUED, knob.start))))
-    return {QUEUED: before if abs(wanted - before) <= RATE_BAND * before else wanted}
+    return {QUEUED: before if abs(wanted - before) <= QUEUE_BAND * before else wanted}

@@ -140,7 +140,7 @@ def _relegation(
         memory = replace(memory, pressed_ns=signals.now_ns)
     if memory.pressed_ns is None:
         return memory, {}
-    point = relegation_point(view.knobs, memory.point, view.slo, view.max_deferral_ms, rate)
+    point = relegation_point(view.knobs, view.slo, view.max_deferral_ms)
     point |= queue_point(view.knobs, memory.point, most_queued)
     # not while anybody waits who was passed over: he would be first at once, and all others late
     if signals.now_ns - memory.pressed_ns < CALM_NS or engine.waiting:

@@ -14,10 +14,10 @@ GROWTH_STEPS: Final = 15
 DEAD_BAND: Final = 0.15
 """Growth by less than this share of the value in force is not worth a write."""
 
-CUT_BAND: Final = 0.03
+CUT_BAND: Final = 0.06
 """A cut by less is not, either; a larger one is due, for the value in force is too much."""
 
-DWELL_STEPS: Final = 3
+DWELL_STEPS: Final = 10
 """Engine steps between a change and the next growth, so that its effect is seen first."""
 
 

@@ -9,7 +9,7 @@ small without it.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -126,6 +126,25 @@ def is_outlier(model: StepModel, step: Step) -> bool:
     """Whether a step took so much longer than its batch does that something disturbed it."""
     predicted = model.predict_ms(step.prefill_tokens, step.decode_seqs, step.kv_tokens)
     return model.trusted and step.step_ns / 1e6 > OUTLIER_FACTOR * max(predicted, 1e-6)
+
+
+def as_felt(steps: Sequence[Step], before: Step | None) -> list[Step]:
+    """`steps` that took as long as those who got a token from them waited for it.
+
+    Between two steps an engine delivers tokens and plans; whoever generates feels that too. A
+    sequence that generates in a step got its last token at the end of the step before, so its gap
+    is from end to end. Where nobody generates nobody feels more than the step itself. `before` is
+    the step before the first.
+    """
+    felt = []
+    for step in steps:
+        if before is not None and before.index == step.index - 1 and step.decode_seqs:
+            gap_ns = step.end_ns - before.end_ns
+            felt.append(replace(step, step_ns=max(step.step_ns, gap_ns)))
+        else:
+            felt.append(step)
+        before = step
+    return felt
 
 
 def learn(model: StepModel, steps: Iterable[Step], disturbed: bool) -> StepModel:

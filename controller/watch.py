@@ -23,7 +23,7 @@ from controller.progress import Progress, Stall
 from controller.recording import Inputs
 from controller.rollback import Trial
 from controller.signals import Sample, Signals, between
-from controller.step_model import is_outlier
+from controller.step_model import as_felt, is_outlier
 from controller.unsent import UnsentWatch
 from controller.warm import Learnt, fingerprint, model_of, note, prompt_class, trim_of
 
@@ -71,6 +71,7 @@ class EngineWatch:
         self._unsent = UnsentWatch(policy.slo.gap_ms * 1e6)
         self._samples: deque[Sample] = deque()
         self._steps: deque[Step] = deque()
+        self._last_step: Step | None = None
         self._disturbed: deque[int] = deque(maxlen=STEP_SLOTS)
         self._arrivals: deque[tuple[int, int]] = deque()
         self._buckets = Buckets()
@@ -111,7 +112,10 @@ class EngineWatch:
         )
         elapsed_ns = now_ns - self.signals.now_ns if self.signals is not None else 0
         self.signals = signals
-        self.core = learn_steps(self.core, fresh, signals, neighbour_pressure)
+        self.core = learn_steps(
+            self.core, as_felt(fresh, self._last_step), signals, neighbour_pressure
+        )
+        self._last_step = fresh[-1] if fresh else self._last_step
         self.pressure = backpressure(
             signals,
             self.policy.slo.ttft_ms,
@@ -240,6 +244,7 @@ class EngineWatch:
         self._arrivals.clear()
         self._steps.clear()
         self._disturbed.clear()
+        self._last_step = None
 
     def remember(self, known: Mapping[str, Learnt]) -> None:
         """Begin with what an earlier run learnt of this engine, if it did."""

@@ -117,7 +117,7 @@ def compare(
 def relegation(setting: Setting) -> dict[str, float]:
     """The knobs of relegation as set once and for all; the engine measures its own rate."""
     knobs, deferral_ms = setting.spec.knobs(), setting.policy.relegation.max_deferral_ms
-    return relegation_point(knobs, {}, setting.policy.slo, deferral_ms, 0.0)
+    return relegation_point(knobs, setting.policy.slo, deferral_ms)
 
 
 def best(outcomes: Iterable[Outcome], name: str) -> Outcome | None:

@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 from controller.admission import (
     DEADLINE,
     DEFERRAL,
-    RATE,
-    RATE_BAND,
+    LEAST_QUEUED,
+    QUEUE_BAND,
+    QUEUED,
     can_relegate,
     is_pressed,
+    queue_point,
     relegation_point,
 )
 from controller.engines.contract import Knob
@@ -23,7 +25,6 @@ from .situations import MS, SECOND, window
 SLO: Final = Slo(ttft_ms=2000, gap_ms=60)
 KNOBS: Final = {
     DEADLINE: Knob(DEADLINE, 0, 600_000, 0, "ms"),
-    RATE: Knob(RATE, 0, 1_000_000, 0, "tokens/s"),
     DEFERRAL: Knob(DEFERRAL, 0, 3_600_000, 60_000, "ms"),
 }
 NOW_NS: Final = 100 * SECOND
@@ -35,7 +36,7 @@ def pressed(engine: EngineNow, rate: float = 10_000) -> bool:
 
 def test_only_an_engine_with_the_knob_relegates() -> None:
     assert can_relegate(KNOBS, 60_000)
-    assert not can_relegate({RATE: KNOBS[RATE]}, 60_000)
+    assert not can_relegate({DEFERRAL: KNOBS[DEFERRAL]}, 60_000)
 
 
 def test_the_policy_can_forbid_it() -> None:
@@ -62,32 +63,42 @@ def test_without_a_rate_only_the_age_counts() -> None:
 
 
 def test_requests_are_given_up_before_they_are_late() -> None:
-    point = relegation_point(KNOBS, {}, SLO, 60_000, 8_000)
-    assert point == {DEADLINE: 1800, RATE: 8_000, DEFERRAL: 60_000}
+    assert relegation_point(KNOBS, SLO, 60_000) == {DEADLINE: 1800, DEFERRAL: 60_000}
 
 
-@pytest.mark.parametrize("rate", [math.inf, math.nan, 0.0])
-def test_without_a_rate_the_engine_measures_its_own(rate: float) -> None:
-    assert relegation_point(KNOBS, {}, SLO, 60_000, rate)[RATE] == 0
+QUEUE: Final = {QUEUED: Knob(QUEUED, 1, 1000, 1000, "requests")}
 
 
-def test_a_rate_that_hardly_changed_is_not_written() -> None:
-    held = {RATE: 8_000.0}
-    assert relegation_point(KNOBS, held, SLO, 60_000, 8_000 * (1 + RATE_BAND))[RATE] == 8_000
-    assert relegation_point(KNOBS, held, SLO, 60_000, 8_000 * (1.01 + RATE_BAND))[RATE] == 9_280
+def test_the_queue_is_capped() -> None:
+    assert queue_point(QUEUE, {}, 70.5) == {QUEUED: 70}
+    assert queue_point(QUEUE, {}, 0) == {QUEUED: LEAST_QUEUED}
 
 
-@given(
-    st.floats(1, 600_000), st.integers(1, 3_600_000), st.floats(), st.floats(0, 10**7), st.data()
-)
+@pytest.mark.parametrize("most", [1000, 1e9, math.inf])
+def test_a_queue_that_may_be_as_long_as_it_can_be_is_left_alone(most: float) -> None:
+    assert queue_point(QUEUE, {QUEUED: 70.0}, most) == {QUEUED: 1000}
+
+
+def test_a_cap_that_hardly_changed_is_not_written() -> None:
+    held = {QUEUED: 100.0}
+    assert queue_point(QUEUE, held, 100 * (1 - QUEUE_BAND)) == held
+    assert queue_point(QUEUE, held, 100 * (0.98 - QUEUE_BAND)) == {QUEUED: 83}
+
+
+def test_an_engine_without_the_knob_or_without_a_figure_is_not_capped() -> None:
+    assert queue_point({}, {}, 10) == {}
+    assert queue_point(QUEUE, {}, math.nan) == {}
+
+
+@given(st.floats(1, 600_000), st.integers(1, 3_600_000), st.floats(), st.data())
 def test_no_value_leaves_the_engines_range(
-    ttft_ms: float, deferral_ms: int, rate: float, held: float, data: st.DataObject
+    ttft_ms: float, deferral_ms: int, most_queued: float, data: st.DataObject
 ) -> None:
     knobs = {}
-    for name in (DEADLINE, RATE, DEFERRAL):
+    for name in (DEADLINE, DEFERRAL, QUEUED):
         low, high = sorted(data.draw(st.tuples(*2 * [st.integers(0, 10**6)])))
-        knobs[name] = Knob(name, low, high, low, "")
-    point = relegation_point(knobs, {RATE: held}, Slo(ttft_ms=ttft_ms), deferral_ms, rate)
-    for name, value in point.items():
+        knobs[name] = Knob(name, low, high, high if name == QUEUED else low, "")
+    point = relegation_point(knobs, Slo(ttft_ms=ttft_ms), deferral_ms)
+    for name, value in (point | queue_point(knobs, {}, most_queued)).items():
         assert knobs[name].minimum <= value <= knobs[name].maximum
         assert value == int(value)

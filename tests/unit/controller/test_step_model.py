@@ -14,8 +14,11 @@ from controller.step_model import (
     TRUST_STEPS,
     WARM_UP_STEPS,
     StepModel,
+    as_felt,
     learn,
 )
+
+MS = 1_000_000
 
 Load = Callable[[random.Random], tuple[int, int, int]]
 
@@ -233,3 +236,23 @@ def test_no_steps_make_a_prediction_negative_or_no_number(
     model = learn(StepModel(), taught, disturbed=False)
     assert 0 <= model.predict_ms(prefill, decode, kv) < math.inf
     assert 0 <= model.error <= 1
+
+
+def test_who_generates_feels_what_passes_between_steps_too() -> None:
+    first = Step(7, 100 * MS, 10 * MS, 0, 3, 100)
+    second = Step(8, 113 * MS, 10 * MS, 0, 3, 100)
+    assert [step.step_ns for step in as_felt([second], first)] == [13 * MS]
+    assert [step.step_ns for step in as_felt([first, second], None)] == [10 * MS, 13 * MS]
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        Step(9, 113 * MS, 10 * MS, 0, 3, 100),
+        Step(8, 913 * MS, 10 * MS, 50, 0, 100),
+        Step(8, 100 * MS, 10 * MS, 0, 3, 100),
+    ],
+    ids=["a step is missing between", "nobody generates", "it ends with the one before"],
+)
+def test_nobody_feels_more_than_the_step_where_that_is_not_known(step: Step) -> None:
+    assert as_felt([step], Step(7, 100 * MS, 10 * MS, 0, 3, 100)) == [step]
