@@ -138,10 +138,8 @@ class Loop:
                 if self._edge_ns is not None:
                     wake_ns = min(due_ns, self._last_tick_ns + EDGE_SPACING_NS)
                 wait_s = max(0, wake_ns - self._clock()) / 1e9
-                for key, _ in self._selector.select(wait_s):
-                    key.data()
+                self.listen(wait_s)
                 now_ns = self._clock()
-                self._take_answers(now_ns)
                 on_edge = (
                     self._edge_ns is not None and now_ns - self._last_tick_ns >= EDGE_SPACING_NS
                 )
@@ -156,6 +154,12 @@ class Loop:
             pass
         finally:
             self.stop()
+
+    def listen(self, wait_s: float) -> None:
+        """Take in what comes within `wait_s`: the agent's messages, engines' answers, edges."""
+        for key, _ in self._selector.select(wait_s):
+            key.data()
+        self._take_answers(self._clock())
 
     def tick(self, now_ns: int) -> None:
         """One round: collect, decide, actuate, and what is due beside that."""

@@ -30,7 +30,8 @@ class Holding:
         self._asked_ns = 0
         self._lease_ns = 0
         self._lapsed = False
-        self._lapses: deque[int] = deque(maxlen=MOST_LAPSES)
+        self._lapses: deque[int] = deque(maxlen=MOST_LAPSES - 1)
+        self._confirmed = False
         self._differs_ns: int | None = None
 
     def hold(self, values: Mapping[str, float]) -> None:
@@ -39,11 +40,24 @@ class Holding:
 
     def let_go(self) -> None:
         """From now on none."""
-        self.values, self._lapsed, self._differs_ns = {}, False, None
+        self.values, self._differs_ns = {}, None
+        self._lapsed = self._confirmed = False
+
+    @property
+    def is_lease(self) -> bool:
+        """Whether the lease is ours for certain: taken, and not known to have run out."""
+        return self._confirmed and not self._lapsed
 
     def asked(self, now_ns: int, lease_ns: int) -> None:
         """A lease was asked for, or its renewal."""
-        self._asked_ns, self._lease_ns, self._lapsed = now_ns, lease_ns, False
+        if self._lapsed:
+            self._lapses.append(now_ns)
+            self._lapsed = self._confirmed = False
+        self._asked_ns, self._lease_ns = now_ns, lease_ns
+
+    def confirmed(self) -> None:
+        """The engine answered that the lease is ours."""
+        self._confirmed = bool(self.values)
 
     def is_due(self, now_ns: int) -> bool:
         """Whether to ask again; after a lapse no sooner either, however many there are."""
@@ -56,10 +70,9 @@ class Holding:
         return news
 
     def lapses_too_often(self, now_ns: int) -> bool:
-        """To be asked before a lease is taken again: whether it had better not be."""
-        if self._lapsed:
-            self._lapses.append(now_ns)
-        often = len(self._lapses) == MOST_LAPSES and now_ns - self._lapses[0] < LAPSES_NS
+        """Whether the lease that ran out is one too many, and not to be taken again."""
+        enough = self._lapsed and len(self._lapses) == self._lapses.maxlen
+        often = enough and now_ns - self._lapses[0] < LAPSES_NS
         if often:
             self._lapses.clear()
         return often

@@ -283,6 +283,7 @@ class EngineLink:
             self._take_state(response.fields)
             if call == "set":
                 self.writes += 1
+                self._holding.confirmed()
                 pending = response.fields.get("state") == "pending"
                 self._answered_values = {} if pending else self.values
             if call == "get":
@@ -299,15 +300,20 @@ class EngineLink:
         assert refusal is not None
         text = f"engine at '{self.path}' refused {call}: {refusal.message}"
         if refusal.code == "stale_epoch":
+            ours = self._epoch
             self._take_epoch(response.fields)
-            if sent is not None and self.held and not sent.again:
+            if self._holding.is_lease:
+                # nobody could have set anything meanwhile, but in our name
+                why = f"knobs were set under epoch {self._epoch}, and our last is {ours}"
+                self._leave(now_ns, "foreign_write", why)
+            elif sent is not None and self.held and not sent.again:
                 self._send_set(self.held, sent.tag, now_ns, again=True)
                 return
         if sent is not None and sent.tag:
             self._acks.append(Ack(sent.tag, "refused", now_ns - sent.at_ns, refusal.message))
         if call == "hello" or refusal.code == "denied":
             self._lose(now_ns, text, LinkState.REFUSED)
-        elif refusal.code == "held" or call == "set":
+        elif self.held if call == "set" else refusal.code == "held":
             self._holding.let_go()
             self._retry_ns = now_ns + HELD_RETRY_NS
             if refusal.code == "held":

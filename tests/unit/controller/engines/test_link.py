@@ -410,6 +410,30 @@ def test_what_somebody_else_set_is_left_alone_and_told_of(lab: Lab, shown: dict[
     assert lab.peer.asks_nothing()
 
 
+def test_a_renewal_that_is_stale_says_that_another_sets_in_our_name(lab: Lab) -> None:
+    hold(lab)
+    lab.tick(LEASE_MS * MS // RENEW_SHARE)
+    lab.refuse("set", "stale_epoch", epoch=70)
+    assert lab.link.take_notices() == [
+        Notice("foreign_write", "knobs were set under epoch 70, and our last is 2")
+    ]
+    assert lab.link.state is LinkState.HELD
+    lab.tick(LEFT_ALONE_NS - 1)
+    assert lab.peer.asks_nothing()
+
+
+def test_a_renewal_that_is_stale_after_the_lease_ran_out_is_sent_again(lab: Lab) -> None:
+    hold(lab)
+    lab.page.write(EngineNow())
+    lab.link.read_page()
+    lab.page.write(EngineNow(lease_expiries_total=1))
+    lab.link.read_page()
+    lab.tick(LEASE_MS * MS // RENEW_SHARE)
+    lab.refuse("set", "stale_epoch", epoch=70)
+    assert lab.answer("set", **STATE)["epoch"] == 71
+    assert lab.notices() == ["lease_lost"]
+
+
 def test_a_change_that_only_an_answer_shows_is_seen_too(lab: Lab) -> None:
     hold(lab)
     lab.tick(LEASE_MS * MS // RENEW_SHARE)
