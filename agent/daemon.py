@@ -356,6 +356,9 @@ class Daemon:
                 self._state.set_problems("engines", problems)
             case "decision":
                 self._state.count_decision(message["engine"], message["cause"])
+                if message["mode"] == "control":
+                    knobs = (c["knob"] for c in message["action"] if c["kind"] == "knob")
+                    self._state.count_knobs(message["engine"], knobs)
                 self._recorder.decision(message)
                 self._await_outcome(message)
                 if self._tracing is not None:
@@ -499,6 +502,7 @@ class Daemon:
             health=node.health(),
             loop=status["loop"] if status is not None else None,
             decisions=state.decisions(),
+            knob_changes=state.knob_changes(),
             journal_dropped=self._recorder.journal.dropped + self._recorder.dropped,
             spans=self._tracing.counts() if self._tracing is not None else SpanCounts(),
         )

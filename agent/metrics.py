@@ -115,6 +115,7 @@ class Figures:
     health: Health
     loop: Mapping[str, Any] | None
     decisions: Mapping[tuple[str, str], int]
+    knob_changes: Mapping[tuple[str, str], int]
     journal_dropped: int
     spans: SpanCounts = field(default_factory=SpanCounts)
 
@@ -164,6 +165,12 @@ def _agent(figures: Figures) -> Iterator[Metric]:
     for (engine, cause), count in figures.decisions.items():
         decisions.add_metric([engine, cause], count)
     yield decisions
+    changes = CounterMetricFamily(
+        "sits_knob_changes", "Changes of an engine's knobs asked for.", labels=["engine", "knob"]
+    )
+    for (engine, knob), count in figures.knob_changes.items():
+        changes.add_metric([engine, knob], count)
+    yield changes
     lost = CounterMetricFamily(
         "sits_limit_hits", "Times a limit of ours cost something, by limit.", labels=["limit"]
     )

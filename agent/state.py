@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from agent.discovery import Found, Surroundings
@@ -39,6 +39,7 @@ class State:
         self._histories: defaultdict[str, History] = defaultdict(History)
         self._problems: dict[str, list[str]] = {}
         self._decisions: Counter[tuple[str, str]] = Counter()
+        self._knob_changes: Counter[tuple[str, str]] = Counter()
         self._ends: Counter[tuple[str, str]] = Counter()
         self._good: Counter[str] = Counter()
         self._recent_good: dict[str, deque[tuple[float, bool]]] = {}
@@ -151,6 +152,16 @@ class State:
         """Decisions by engine and cause."""
         with self.lock:
             return dict(self._decisions)
+
+    def count_knobs(self, engine: str, knobs: Iterable[str]) -> None:
+        """Count changes that were asked of an engine."""
+        with self.lock:
+            self._knob_changes.update((engine, knob) for knob in knobs)
+
+    def knob_changes(self) -> dict[tuple[str, str], int]:
+        """Changes by engine and knob."""
+        with self.lock:
+            return dict(self._knob_changes)
 
     def count_end(self, engine: str, reason: str, good: bool) -> None:
         """Count a stream that ended."""

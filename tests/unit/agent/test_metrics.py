@@ -85,6 +85,7 @@ def figures(**fields: Any) -> Figures:
         "health": Health(event_drops=7),
         "loop": loop(),
         "decisions": {("chat", "batch"): 3},
+        "knob_changes": {("chat", "max_running"): 2},
         "journal_dropped": 1,
     }
     return Figures(**given_ | fields)
@@ -129,6 +130,7 @@ def one(shown: Figures, name: str, **labels: str) -> float:
         ("sits_limit_hits_total", {"limit": "event_drops"}, 7),
         ("sits_limit_hits_total", {"limit": "journal_rows"}, 1),
         ("sits_decisions_total", {"engine": "chat", "cause": "batch"}, 3),
+        ("sits_knob_changes_total", {"engine": "chat", "knob": "max_running"}, 2),
         ("sits_engine_up", {"engine": "chat"}, 1),
         ("sits_engine_admin_connected", {"engine": "chat"}, 1),
         ("sits_engine_knob", {"engine": "chat", "knob": "max_running"}, 16),
@@ -216,9 +218,9 @@ def targets(shown: Figures) -> set[str]:
 
 
 def test_series_go_with_their_target() -> None:
-    assert targets(figures(decisions={})) == {"chat", "batch"}
-    assert targets(figures(neighbours=(), decisions={})) == {"chat"}
-    assert targets(figures(engines=(), neighbours=(), decisions={})) == set()
+    assert targets(figures(decisions={}, knob_changes={})) == {"chat", "batch"}
+    assert targets(figures(neighbours=(), decisions={}, knob_changes={})) == {"chat"}
+    assert targets(figures(engines=(), neighbours=(), decisions={}, knob_changes={})) == set()
 
 
 def test_without_a_controller_what_the_kernel_counts_is_shown_all_the_same() -> None:

@@ -126,6 +126,9 @@ def test_ends_and_decisions_are_counted_by_their_kind() -> None:
     assert state.ends("chat") == {"complete": 2, "closed": 1}
     assert (state.good("chat"), state.good("code")) == (1, 0)
     assert state.decisions() == {("chat", "batch"): 1}
+    for knobs in (["max_running"], ["max_running", "max_queued"]):
+        state.count_knobs("chat", knobs)
+    assert state.knob_changes() == {("chat", "max_running"): 2, ("chat", "max_queued"): 1}
 
 
 def test_attainment_is_the_share_of_good_streams_and_unknown_without_any() -> None:

@@ -58,6 +58,7 @@ def families() -> Iterator[Metric]:
         health=Health(),
         loop=loop,
         decisions={("chat", "batch"): 1},
+        knob_changes={("chat", "max_running"): 1},
         journal_dropped=0,
         spans=SpanCounts(dropped={"queue_full": 1}),
     )
