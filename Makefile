@@ -9,7 +9,7 @@ PACKAGES := clang libbpf-dev libbpf1 python3-venv iproute2 util-linux openssl
 MULTIARCH := $(shell uname -m)-linux-gnu
 ARCH := $(shell uname -m | sed 's/x86_64/x86/;s/aarch64/arm64/')
 
-.PHONY: all setup objects lint format test test-slow test-vm demo bench-accuracy bench-causes bench-predict bench-slo clean
+.PHONY: all setup objects lint format test test-slow test-vm demo bench-accuracy bench-causes bench-predict bench-relegation bench-slo clean
 
 all: setup
 
@@ -72,6 +72,10 @@ bench-causes: setup
 # up to 40 minutes; BENCH_OPTIONS=--quick takes 4. What was run is kept: run it again to go on.
 bench-slo: setup
 	$(BIN)/python -m tests.bench.slo $(BENCH_OPTIONS)
+
+# Which requests to defer, and what those that waited long get, simulated; build/relegation.json.
+bench-relegation: setup
+	$(BIN)/python -m tests.bench.relegation
 
 # How well each predictor foresees the load of two real traces; build/predict.json.
 bench-predict: setup

@@ -9,8 +9,10 @@ algorithm for minimizing the number of late jobs", Management Science 15, 1968).
 in the order they are due, which is that of their arrival; whenever one would be late, drop the
 longest taken so far. No other choice keeps more on time.
 
-Ageing: a deferred request that has waited for `Rules.max_deferral_ns` goes before the others. All
-such together get no more than `AGED_SHARE` of the prompt tokens while others are on time, so that a
+Ageing: a deferred request that has waited for half of `Rules.max_deferral_ns` goes before the
+others. All such together get a share of the prompt tokens while others are on time, which grows
+evenly from nothing to `AGED_SHARE` as the oldest of them comes to the bound: as much as it takes,
+as far as there is capacity, so that the bound is kept after a burst and in a lasting overload a
 backlog of them can't make everybody late.
 
 Nothing here does IO, reads a clock or locks. Times are nanoseconds of one monotonic clock, lengths
@@ -26,8 +28,8 @@ from typing import Final, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
-AGED_SHARE: Final = 0.25
-"""Of the prompt tokens, for the aged together. `docs/decisions.md` has what other shares cost."""
+AGED_SHARE: Final = 0.5
+"""The most that the aged together get of the prompt tokens while others are on time."""
 
 RATE_CHANGE: Final = 0.1
 """A prefill rate that is off by this share makes a new plan."""
@@ -121,14 +123,17 @@ class Relegation(Generic[K]):
     `on_time_tokens` are of those that wait and are not deferred.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, aged_share: float = AGED_SHARE) -> None:
+        """`aged_share` is above 0 and below 1."""
+        self.aged_share = aged_share
         self.deferred = 0
         self.deferred_total = 0
         self.on_time_tokens = 0
         self._waiting: dict[K, _Request[K]] = {}
         self._rules = Rules()
+        self._rate = math.inf
         self._now_ns = self._ahead = 0
-        self._credit = 0.0
+        self._credit = self._ahead_ns_per_token = 0.0
         self._last_number = self._last_arrival_ns = 0
         self._begin_plan(_Line(0.0), [])
 
@@ -141,6 +146,11 @@ class Relegation(Generic[K]):
         """When the longest waiting request arrived, 0 if none waits."""
         heads = (self._on_time_head(), self._deferred_head())
         return min((head.arrival_ns for head in heads if head is not None), default=0)
+
+    def is_aged(self, arrival_ns: int, now_ns: int) -> bool:
+        """Whether a request of then, if it is deferred, goes before those on time now."""
+        bound_ns = self._rules.max_deferral_ns
+        return 0 < bound_ns < 2 * (now_ns - arrival_ns)
 
     def longest_deferral_ns(self, now_ns: int) -> int:
         """How long ago the first of the deferred arrived, 0 if there is none."""
@@ -157,8 +167,8 @@ class Relegation(Generic[K]):
         if deadline_ns <= 0 or line.ns_per_token <= 0:
             return False
         came = sum(each.tokens for each in self._fresh if each.here)
-        ahead = self._ahead - self._taken + came + tokens
-        return line.end_ns + ahead * line.ns_per_token <= deadline_ns
+        begins_in_ns = self._begin_ns() - self._now_ns
+        return begins_in_ns + line.end_ns + (came + tokens) * line.ns_per_token <= deadline_ns
 
     def add(self, key: K, arrival_ns: int, tokens: int) -> None:
         """A request waits; it is judged at the next update. `ValueError` if it waits already."""
@@ -223,7 +233,7 @@ class Relegation(Generic[K]):
         computed, self._ahead = self._ahead - tokens_ahead, tokens_ahead
         self._now_ns = now_ns
         if self._credit < 0:
-            self._credit = min(0.0, self._credit + AGED_SHARE * max(0, computed))
+            self._credit = min(0.0, self._credit + self._share() * max(0, computed))
         if self._waiting:
             if self._holds(rules):
                 self._go_on()
@@ -236,7 +246,7 @@ class Relegation(Generic[K]):
         if rules is not old and (
             rules.deadline_ns != old.deadline_ns
             or rules.max_deferral_ns != old.max_deferral_ns
-            or not _near(rules.known_rate, old.known_rate)
+            or not _near(rules.known_rate, self._rate)
         ):
             return False
         if self._unsorted or self._gone > MAX_GONE + len(self._waiting):
@@ -249,8 +259,9 @@ class Relegation(Generic[K]):
         return settled and self._is_aged(head) == self._aged
 
     def _begin_ns(self) -> float:
-        """When the line begins: the same before and after the first of it is admitted."""
-        return self._now_ns + (self._ahead - self._taken) * self._line.ns_per_token
+        """When the line begins, its first ones that were admitted since counted as still in it."""
+        ahead_ns = self._ahead * self._ahead_ns_per_token
+        return self._now_ns + ahead_ns - self._taken * self._line.ns_per_token
 
     def _go_on(self) -> None:
         """Judge those that came since; they are due after all others."""
@@ -273,11 +284,14 @@ class Relegation(Generic[K]):
         self._rules = rules
         head = self._deferred_head()
         self._aged = head is not None and self._is_aged(head)
-        rate = rules.known_rate * (1 - AGED_SHARE if self._aged else 1)
+        self._rate = rules.known_rate
+        self._ahead_ns_per_token = 1e9 / self._rate
+        # the aged come between those on time; what is ahead has them in it already
+        ns_per_token = self._ahead_ns_per_token / (1 - self._share())
         requests = sorted(self._waiting.values(), key=lambda r: (r.arrival_ns, r.number))
-        line, on_time = self._drawn([r for r in requests if not r.deferred], 1e9 / rate)
+        line, on_time = self._drawn([r for r in requests if not r.deferred], ns_per_token)
         if self.deferred:
-            other, of_all = self._drawn(requests, 1e9 / rate)
+            other, of_all = self._drawn(requests, ns_per_token)
             if len(of_all) > len(on_time):
                 line, on_time = other, of_all
         self._begin_plan(line, on_time)
@@ -287,7 +301,7 @@ class Relegation(Generic[K]):
     ) -> tuple[_Line[K], list[_Request[K]]]:
         """The line made of `requests`, and those of them that are in it."""
         line: _Line[K] = _Line(ns_per_token)
-        begin_ns = self._now_ns + self._ahead * ns_per_token
+        begin_ns = self._now_ns + self._ahead * self._ahead_ns_per_token
         dropped = {line.append(each, self._due_ns(each), begin_ns) for each in requests}
         return line, [each for each in requests if each not in dropped]
 
@@ -343,8 +357,15 @@ class Relegation(Generic[K]):
         return request.arrival_ns + deadline_ns if deadline_ns > 0 else math.inf
 
     def _is_aged(self, request: _Request[K]) -> bool:
-        bound_ns = self._rules.max_deferral_ns
-        return 0 < bound_ns <= self._now_ns - request.arrival_ns
+        return self.is_aged(request.arrival_ns, self._now_ns)
+
+    def _share(self) -> float:
+        """Of the prompt tokens, what the aged get by the age of the first of them."""
+        head = self._deferred_head()
+        if head is None or not self._is_aged(head):
+            return 0.0
+        waited = (self._now_ns - head.arrival_ns) / self._rules.max_deferral_ns
+        return self.aged_share * min(1.0, 2 * waited - 1)
 
 
 def _near(rate: float, planned: float) -> bool:

@@ -35,7 +35,7 @@ class Limits:
     At most `max_running` sequences are admitted, `max_batched_tokens` tokens computed in a step,
     `long_prefill_tokens` prompt tokens of one sequence in a step, and `max_queued` sequences wait.
     With a `ttft_deadline_ms` those that can't meet it wait behind those that can, for no longer
-    than `max_deferral_ms` unless that is 0; `prefill_tokens_per_s` of 0 is the rate measured.
+    than about `max_deferral_ms` unless that is 0; `prefill_tokens_per_s` of 0 is the rate measured.
     """
 
     max_running: int
@@ -115,12 +115,12 @@ class Plan:
 class Scheduler:
     """The waiting queue and the running set."""
 
-    def __init__(self, kv_total: int) -> None:
-        """`kv_total` is the KV cache's size in tokens."""
+    def __init__(self, kv_total: int, queue: Relegation[int] | None = None) -> None:
+        """`kv_total` is the KV cache's size in tokens; `queue` is where sequences wait."""
         self.kv_total = kv_total
         self.kv_used = 0
         self.shed_total = 0
-        self._queue: Relegation[int] = Relegation()
+        self._queue: Relegation[int] = Relegation() if queue is None else queue
         self._queue_tokens = 0
         self._rate = PrefillRate()
         self._since_ns: int | None = None
@@ -200,7 +200,7 @@ class Scheduler:
         Never more than `max_batched_tokens` tokens. Where that is less than the sequences that
         decode, they take turns.
         """
-        yielding = [each for each in self._prefilling if _yields(each, limits, now_ns)]
+        yielding = [each for each in self._prefilling if self._yields(each, limits, now_ns)]
         yielding_tokens = sum(each.prompt_tokens - each.prefilled for each in yielding)
         ahead_tokens = self._waiting_tokens - self._queue_tokens - yielding_tokens
         self._queue.update(now_ns, ahead_tokens, self._rules(limits))
@@ -291,19 +291,18 @@ class Scheduler:
         self.kv_used += sequence.reserved_tokens
         return sequence
 
+    def _yields(self, sequence: Sequence, limits: Limits, now_ns: int) -> bool:
+        """Whether a begun prompt comes after those on time."""
+        if not sequence.yields or not limits.ttft_deadline_ms:
+            return False
+        return not self._queue.is_aged(sequence.arrival_ns, now_ns)
+
     def _rules(self, limits: Limits) -> Rules:
         return Rules(
             limits.ttft_deadline_ms * NS_PER_MS,
             limits.max_deferral_ms * NS_PER_MS,
             limits.prefill_tokens_per_s or self._rate.tokens_per_s,
         )
-
-
-def _yields(sequence: Sequence, limits: Limits, now_ns: int) -> bool:
-    """Whether a begun prompt comes after those on time; never beyond the bound."""
-    bound_ns = limits.max_deferral_ms * NS_PER_MS
-    aged = 0 < bound_ns <= now_ns - sequence.arrival_ns
-    return sequence.yields and limits.ttft_deadline_ms > 0 and not aged
 
 
 def _next_chunk(sequence: Sequence, budget: int, limits: Limits) -> Prefill:

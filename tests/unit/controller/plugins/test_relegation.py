@@ -325,15 +325,15 @@ def test_without_a_bound_a_long_prompt_waits_for_slack() -> None:
     assert flooded(RULES) >= 3990
 
 
-def test_a_deferred_request_is_begun_once_its_wait_reaches_the_bound() -> None:
-    assert 500 <= flooded(Rules(100 * MS, 500 * MS, RATE)) <= 520
+def test_a_deferred_request_is_begun_once_it_has_waited_half_the_bound() -> None:
+    assert 250 < flooded(Rules(100 * MS, 500 * MS, RATE)) <= 270
 
 
 def test_a_backlog_of_aged_requests_makes_few_late_that_leave_room_for_its_share() -> None:
-    jobs = [Job(0, 40)] * 100 + [Job(10 * n, 6) for n in range(1, 800)]
+    jobs = [Job(0, 40)] * 100 + [Job(10 * n, 4) for n in range(1, 800)]
     done = Machine(Rules(100 * MS, 200 * MS, RATE)).run(jobs)
     aged = [begun for begun, _ in done[2:100]]
-    assert max(aged) > 8000
+    assert max(aged) > 5000
     late = sum(end > job.arrival_ms + 100 for (_, end), job in zip(done, jobs, strict=True))
     assert late <= 98 + 0.02 * 800
 
