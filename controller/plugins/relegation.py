@@ -233,7 +233,8 @@ class Relegation(Generic[K]):
         computed, self._ahead = self._ahead - tokens_ahead, tokens_ahead
         self._now_ns = now_ns
         if self._credit < 0:
-            self._credit = min(0.0, self._credit + self._share() * max(0, computed))
+            earned = self._share() * max(0, computed)
+            self._credit = min(0.0, self._credit + earned) if self.deferred else 0.0
         if self._waiting:
             if self._holds(rules):
                 self._go_on()
