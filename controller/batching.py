@@ -20,6 +20,7 @@ from controller.guards import DWELL_STEPS, Range, toward
 from controller.laws import (
     MARGIN,
     jitter_budget,
+    noise_margin,
     prefill_budget,
     prefill_rate,
     rate_floor,
@@ -157,6 +158,7 @@ def _modelled(
     those that run keep their gaps; elsewhere the rate floor holds.
     """
     gap_ms, running = view.slo.gap_ms, engine.running
+    margin = noise_margin(margin, model.error)
     # planned for those that run, not only those that generate yet: they soon will
     fits = prefill_budget(model, gap_ms, margin, running, engine.kv_used)
     prompts = min(fits, jitter_budget(model, view.slo.jitter_ms))

@@ -36,7 +36,7 @@ KNOBS: Final = {
 }
 VIEW: Final = BatchView(KNOBS, SLO, KnobFloors(min_batched_tokens=64, min_running=2))
 # 8 ms a step, 0.06 ms a prompt token, 0.4 ms a sequence, 0.5 µs a cached token
-TRUSTED: Final = StepModel(theta=(8.0, 6.0, 0.4, 0.5), steps=1000, prefill_steps=500, error=0.05)
+TRUSTED: Final = StepModel(theta=(8.0, 6.0, 0.4, 0.5), steps=1000, prefill_steps=500, error=0.0)
 UNTRUSTED: Final = StepModel()
 BUSY: Final = EngineNow(steps=500, running=20, kv_used=20_000, kv_total=60_000)
 IDLE: Final = EngineNow(steps=500, kv_total=60_000)
@@ -366,3 +366,12 @@ def test_a_change_of_the_queues_cap_alone_does_not_hold_growth_back() -> None:
     again, _ = decide_batch(RELEGATING, memory, signals, TRUSTED, Cause.NONE, most_queued=20)
     assert again.point == {**memory.point, "max_queued": 20}
     assert again.changed_at_step == memory.changed_at_step
+
+
+def test_an_engine_of_uneven_steps_is_given_more_room() -> None:
+    uneven = replace(TRUSTED, error=0.05)
+    even, _ = decide(BUSY)
+    careful, _ = decide(BUSY, model=uneven)
+    # 20 + (0.85·60/1.1 − 26) / 0.06
+    assert careful.point == {BUDGET: 359}
+    assert even.point == {BUDGET: 436}
