@@ -20,6 +20,7 @@ from .extent import FULL, QUICK, Extent
 from .loads import LENGTHS
 from .report import table
 from .scenarios import SCENARIOS
+from .summary import all_loops
 
 UNFINISHED: Final = 75
 """What the command ends with when --stop-after cut it short (EX_TEMPFAIL)."""
@@ -72,6 +73,7 @@ def main(
     except OutOfTimeError:
         click.echo(f"{bench.made} runs made in this part; run again to go on")
         sys.exit(UNFINISHED)
+    result["loop"] = all_loops(result)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(result, indent=1) + "\n")
     click.echo(table(result))

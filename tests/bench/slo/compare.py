@@ -18,6 +18,9 @@ DEFERRAL: Final = "max_deferral_ms"
 MAX_DEFERRAL_MS: Final = 10_000
 """Of the static points with relegation; the engine measures its prefill rate itself."""
 
+SWEEP_WARM_UP: Final = 1
+"""Requests: a fixed point has nothing to learn."""
+
 
 def compare(
     bench: Bench,
@@ -92,7 +95,7 @@ class _Field:
         self._bench = bench
         self._name = name
         self._slo = material.slo
-        self._first = material.plan(load(extent.seeds[0], extent.sweep_window_s))
+        self._first = material.plan(load(extent.seeds[0], extent.sweep_window_s), SWEEP_WARM_UP)
         self.plans = {seed: material.plan(load(seed, extent.window_s)) for seed in extent.seeds}
 
     def sweep(self, points: Iterable[Contender]) -> list[tuple[Contender, float]]:

@@ -18,7 +18,7 @@ CODE: Final = "azure_code"
 CONVERSATION: Final = "azure_conv"
 LENGTHS: Final = LengthScale()
 
-BURSTY_SHARE: Final = 0.7
+BURSTY_SHARE: Final = 0.85
 """Of the code trace: one second of its bursts asks for several times the capacity, the mean for
 less than all of it."""
 

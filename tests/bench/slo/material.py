@@ -34,15 +34,16 @@ class Material:
         """Requests a second that are this share of the capacity."""
         return self.calibration.capacity_rps * share
 
-    def plan(self, load: Load) -> Plan:
-        """A load behind the warm-up, whose requests come one after the other."""
+    def plan(self, load: Load, warm_up_requests: int | None = None) -> Plan:
+        """A load behind so many requests of warm-up, which come one after the other."""
+        count = self.warm_up if warm_up_requests is None else warm_up_requests
         warm_up = [
             Request(
                 number * WARM_UP_EVERY_S,
                 self.calibration.prompt_tokens,
                 calibrate.UNLOADED_ANSWER_TOKENS,
             )
-            for number in range(self.warm_up)
+            for number in range(count)
         ]
         return with_warm_up(load, warm_up, WARM_UP_PAUSE_S)
 

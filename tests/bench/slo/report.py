@@ -26,7 +26,7 @@ def table(result: Mapping[str, Any]) -> str:
     """All scenarios, a line for each contender."""
     lines = [_HEAD]
     for name, scenario in result.items():
-        if name == "setup":
+        if "slo" not in scenario or name == "setup":
             continue
         lines.append(_title(name, scenario))
         lines += [_line(each, scenario[each]) for each in _CONTENDERS if _has(scenario, each)]
@@ -38,6 +38,14 @@ def table(result: Mapping[str, Any]) -> str:
             for key, value in _ratios(scenario)
             if value is not None
         ]
+    loop = result["loop"]
+    if loop["ticks"]:
+        lines.append(
+            f"loop: edge to knob {_ms(loop['reaction_ms']['p50'])} /"
+            f" {_ms(loop['reaction_ms']['p99'])} ms (P50 / worst P99),"
+            f" deciding {_ms(loop['decide_us']['p99'])} µs (worst P99),"
+            f" {loop['late_ticks']} of {loop['ticks']} ticks late"
+        )
     return "\n".join(lines)
 
 

@@ -1,7 +1,7 @@
 """Several runs of one contender as one entry of the result."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from .figures import Run, figures
@@ -39,6 +39,19 @@ def loop_of(loops: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "ticks": ticks,
         "late_ticks": sum(loop["late_ticks"] for loop in loops),
     }
+
+
+def all_loops(result: Mapping[str, Any]) -> dict[str, Any]:
+    """sitsd's loop over all scenarios: the median of the medians, the worst of the P99s."""
+    entries = [entry for scenario in result.values() for entry in _entries(scenario)]
+    return loop_of([entry["loop"] for entry in entries if "loop" in entry])
+
+
+def _entries(scenario: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for entry in scenario.values():
+        if isinstance(entry, dict):
+            yield entry
+            yield from entry.get("levels", {}).values()
 
 
 def ratio(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> float | None:

@@ -32,7 +32,7 @@ def steady(features: Features, tmp_path_factory: pytest.TempPathFactory) -> dict
 
 
 def test_every_contender_is_told_of(steady: dict[str, Any]) -> None:
-    assert set(steady) == {"setup", "steady"}
+    assert set(steady) == {"setup", "steady", "loop"}
     for contender in CONTENDERS:
         entry = steady["steady"][contender]
         assert entry["requests"] > 0

@@ -3,7 +3,7 @@ import pytest
 from tests.bench.slo.compare import DEADLINE, relegating_points, static_points
 from tests.bench.slo.engines import engine_named
 from tests.bench.slo.extent import FULL, QUICK
-from tests.bench.slo.summary import loop_of, ratio
+from tests.bench.slo.summary import all_loops, loop_of, ratio
 
 
 def test_the_full_sweep_has_sixteen_points_or_more_and_three_seeds() -> None:
@@ -40,6 +40,22 @@ def test_loops_are_told_together_by_median_and_worst() -> None:
     found = loop_of(loops)
     assert found["reaction_ms"] == {"p50": 2.0, "p99": 9.0}
     assert (found["ticks"], found["late_ticks"]) == (300, 3)
+
+
+def test_the_loops_of_all_scenarios_and_levels_are_found() -> None:
+    loop = {
+        "ticks": 10,
+        "late_ticks": 1,
+        "reaction_ms": {"p50": 1.0, "p99": 2.0},
+        "decide_us": {"p50": 1.0, "p99": 2.0},
+    }
+    result = {
+        "setup": {"slo": {"ttft_multiple": 15.0}},
+        "bursty": {"default": {}, "sits": {"loop": loop}, "goodput_ratio_vs_best_static": 1.0},
+        "overload": {"sits": {"levels": {"1.5": {"loop": loop}}}},
+    }
+    assert all_loops(result)["ticks"] == 20
+    assert all_loops({})["reaction_ms"] == {"p50": None, "p99": None}
 
 
 def test_an_engine_that_is_not_there_is_named_with_those_that_are() -> None:
