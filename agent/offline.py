@@ -136,9 +136,7 @@ def _engine_options(command: _Command) -> _Command:
         click.option(
             "--between-ms",
             type=click.FloatRange(0, 1000),
-            default=0.0,
-            show_default=True,
-            help="What passes between two steps.",
+            help="What passes between two steps. [default: 0, or as recorded]",
         ),
         click.option("--kv-tokens", type=click.IntRange(1), help="Size of the KV cache."),
         click.option("--max-running", type=click.IntRange(1), help="The start value."),
@@ -330,13 +328,12 @@ def _spec(given: Json, recorded: "list[Inputs]") -> "EngineSpec":
             fail(f"could not fit an engine to journal '{given['journal']}': {error}", USAGE)
     else:
         spec = EngineSpec(_times(given["model"]))
-    own = ("kv_tokens", "max_running", "max_batched_tokens", "max_queued")
-    sizes = {name: given[name] for name in own if given[name] is not None}
+    names = ("kv_tokens", "max_running", "max_batched_tokens", "max_queued")
+    sizes = {name: given[name] for name in names if given[name] is not None}
     if given["max_batched_tokens"] is not None:
         sizes["long_prefill_tokens"] = given["max_batched_tokens"]
-    noise = spec.times.noise if given["noise"] is None else given["noise"]
-    times = replace(spec.times, noise=noise, between_ms=given["between_ms"])
-    return replace(spec, times=times, **sizes)
+    own = {name: given[name] for name in ("noise", "between_ms") if given[name] is not None}
+    return replace(spec, times=replace(spec.times, **own), **sizes)
 
 
 def _times(text: str) -> "StepTimes":

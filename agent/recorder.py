@@ -11,6 +11,9 @@ from typing import Any, Final
 from controller.journal import Change, Decision, Event, Journal
 
 MAX_QUEUED: Final = 10_000
+MAX_QUEUED_INPUTS: Final = 256
+"""With more than this queued, inputs are dropped: they are large, and only for replay."""
+
 MAX_KNOWN: Final = 2_000
 """Decisions to which an answer, inputs or an outcome may still come; older ones keep what they
 have."""
@@ -52,7 +55,9 @@ class Recorder:
     def inputs(self, message: Mapping[str, Any]) -> None:
         """Write an `inputs` message of the controller: of a decision, or with tag 0 a sample."""
         tag, inputs = message["tag"], message["inputs"]
-        if tag:
+        if self._queue.qsize() >= MAX_QUEUED_INPUTS:
+            self.dropped += 1
+        elif tag:
             self._put(lambda: self._set(self.journal.set_inputs, tag, inputs))
         else:
             self._put(lambda: self._add_sample(message["mono_ns"], message["engine"], inputs))

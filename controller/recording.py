@@ -4,9 +4,8 @@ Taken in the loop by reference, as all of it is frozen; turned into text after t
 """
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any, Final
 
 from controller.actions import Proposal
@@ -27,6 +26,10 @@ WAITING: Final = 256
 STEPS_KEPT: Final = 8
 """Of a second's steps: enough to fit step times from some minutes of samples."""
 
+StepSample = tuple[int, int, int, int, int]
+"""A step: ns, prompt tokens, sequences that generate, cached tokens, and ns since the step before,
+-1 where that is not known."""
+
 _COVARIANCE: Final = StepModel().covariance
 
 
@@ -34,8 +37,8 @@ _COVARIANCE: Final = StepModel().covariance
 class Inputs:
     """One tick of one engine, as it was before anything was decided.
 
-    `batch_view` is None while its knobs can't be set. `steps` are some that ended lately, as ns,
-    prompt tokens, sequences and cached tokens; decisions do not rest on them.
+    `batch_view` is None while its knobs can't be set. `steps` are some that ended lately; decisions
+    do not rest on them.
     """
 
     mode: Mode
@@ -47,7 +50,7 @@ class Inputs:
     cpu: CpuMemory
     batch_view: BatchView | None
     core: CoreState
-    steps: tuple[tuple[int, int, int, int], ...] = ()
+    steps: tuple[StepSample, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON. How sure the step model is of itself decides nothing, and is left out."""
@@ -89,7 +92,7 @@ class Recordings:
         """Keep what the decision `tag` was made on."""
         self._waiting.append((tag, engine, inputs))
 
-    def sampled(self, engine: str, inputs: Inputs, steps: Collection[Step]) -> None:
+    def sampled(self, engine: str, inputs: Inputs, steps: Iterable[Step]) -> None:
         """Keep what there was to decide on, and some of the steps that had just ended."""
         self._waiting.append((0, engine, replace(inputs, steps=some_of(steps))))
 
@@ -109,10 +112,18 @@ class Recordings:
         )
 
 
-def some_of(steps: Collection[Step]) -> tuple[tuple[int, int, int, int], ...]:
+def some_of(steps: Iterable[Step]) -> tuple[StepSample, ...]:
     """At most `STEPS_KEPT` of them, evenly, as `Inputs` keeps them."""
-    stride = -(-len(steps) // STEPS_KEPT) or 1
-    return tuple(
-        (step.step_ns, step.prefill_tokens, step.decode_seqs, step.kv_tokens)
-        for step in islice(steps, None, None, stride)
-    )
+    ordered = list(steps)
+    stride = -(-len(ordered) // STEPS_KEPT) or 1
+    found = []
+    for at in range(0, len(ordered), stride):
+        step, before = ordered[at], ordered[at - 1] if at else None
+        pause_ns = -1
+        # where somebody generated, the engine did not wait for work
+        if before is not None and before.index == step.index - 1 and step.decode_seqs:
+            pause_ns = step.end_ns - step.step_ns - before.end_ns
+        found.append(
+            (step.step_ns, step.prefill_tokens, step.decode_seqs, step.kv_tokens, pause_ns)
+        )
+    return tuple(found)

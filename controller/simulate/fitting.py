@@ -6,12 +6,9 @@ from dataclasses import replace
 from statistics import median
 from typing import Any, Final
 
-from controller.recording import Inputs
+from controller.recording import Inputs, StepSample
 from controller.simulate.virtual_engine import EngineSpec, StepTimes
 from controller.step_model import OUTLIER_FACTOR, TRUST_PREFILL_STEPS, TRUST_STEPS
-
-Sample = tuple[int, int, int, int]
-"""A step as `Inputs` has it: ns, prompt tokens, sequences, cached tokens."""
 
 OWN_KNOBS: Final = ("max_running", "max_batched_tokens", "long_prefill_tokens", "max_queued")
 SINGULAR: Final = 1e-9
@@ -28,7 +25,7 @@ def fit(recorded: Iterable[Inputs]) -> EngineSpec:
     Step times are fitted to the recorded steps; where these are too few or too much alike, the
     controller's own model stands in, which saw all of them. `FitError` if there is neither.
     """
-    steps: list[Sample] = []
+    steps: list[StepSample] = []
     seen = learnt = last = None
     for inputs in recorded:
         steps += inputs.steps
@@ -46,7 +43,7 @@ def fit(recorded: Iterable[Inputs]) -> EngineSpec:
         if learnt is None:
             raise FitError(f"only {len(steps)} steps are recorded, too few or too much alike")
         times = StepTimes(learnt.base_ms, learnt.prefill_ms, learnt.decode_ms, learnt.kv_ms)
-    times = replace(times, noise=noise_of(times, steps))
+    times = replace(times, noise=noise_of(times, steps), between_ms=between_ms(steps))
     start = {name: int(knob.start) for name, knob in seen.batch_view.knobs.items()}
     sizes: dict[str, Any] = {name: start[name] for name in OWN_KNOBS if name in start}
     if seen.signals.engine.kv_total:
@@ -54,7 +51,7 @@ def fit(recorded: Iterable[Inputs]) -> EngineSpec:
     return EngineSpec(times, graph_sizes=seen.batch_view.graph_sizes, **sizes)
 
 
-def step_times(steps: Sequence[Sample]) -> StepTimes | None:
+def step_times(steps: Sequence[StepSample]) -> StepTimes | None:
     """Step times by least squares of relative errors; None if the steps do not tell them.
 
     Coefficients are not below zero: one that would be is left out, and the others fitted again.
@@ -67,7 +64,7 @@ def step_times(steps: Sequence[Sample]) -> StepTimes | None:
         kept = [
             step
             for step in steps
-            if fitted is None or step[0] / 1e6 <= OUTLIER_FACTOR * fitted.mean_ms(*step[1:])
+            if fitted is None or step[0] / 1e6 <= OUTLIER_FACTOR * fitted.mean_ms(*step[1:4])
         ]
         fitted = _least_squares(kept)
         if fitted is None:
@@ -75,7 +72,7 @@ def step_times(steps: Sequence[Sample]) -> StepTimes | None:
     return fitted
 
 
-def noise_of(times: StepTimes, steps: Iterable[Sample]) -> float:
+def noise_of(times: StepTimes, steps: Iterable[StepSample]) -> float:
     """Standard deviation of log(measured / predicted), from the median absolute deviation.
 
     The median, times 1.4826 (of a normal distribution), because some steps were disturbed.
@@ -83,7 +80,7 @@ def noise_of(times: StepTimes, steps: Iterable[Sample]) -> float:
     misses = [
         math.log(step[0] / 1e6 / predicted)
         for step in steps
-        if (predicted := times.mean_ms(*step[1:])) > 0 and step[0] > 0
+        if (predicted := times.mean_ms(*step[1:4])) > 0 and step[0] > 0
     ]
     if not misses:
         return 0.0
@@ -91,14 +88,20 @@ def noise_of(times: StepTimes, steps: Iterable[Sample]) -> float:
     return 1.4826 * median(abs(miss - middle) for miss in misses)
 
 
-def _least_squares(steps: Sequence[Sample]) -> StepTimes | None:
+def between_ms(steps: Iterable[StepSample]) -> float:
+    """The median of what passes from a step to the next; 0 where that is not known."""
+    pauses = [step[4] / 1e6 for step in steps if step[4] >= 0]
+    return median(pauses) if pauses else 0.0
+
+
+def _least_squares(steps: Sequence[StepSample]) -> StepTimes | None:
     # in units that make the four columns of like size, so that elimination stays exact
     units = (1.0, 100.0, 1.0, 1000.0)
     rows = []
-    for step_ns, *load in steps:
-        if step_ns > 0:
-            measured = step_ns / 1e6
-            columns = (1.0, *load)
+    for step in steps:
+        if step[0] > 0:
+            measured = step[0] / 1e6
+            columns = (1.0, *step[1:4])
             rows.append([x / unit / measured for x, unit in zip(columns, units, strict=True)])
     used = [0, 1, 2, 3]
     while used:

@@ -73,3 +73,12 @@ def test_causes_and_losses_are_those_of_the_window_and_peaks_the_worst_in_it() -
     assert window.cause_ns == {"batch": 2 * MS}
     assert window.lost == {"memory_ns": 3}
     assert window.peaks == {"step": 80.0}
+
+
+def test_a_moment_is_the_last_one_by_then_or_the_first_there_is() -> None:
+    history = history_of(moment(5, 1), moment(6, 4), moment(7, 9))
+    for at_s, expected_s in ((4, 5), (5, 5), (6.5, 6), (7, 7), (99, 7)):
+        found = history.moment(int(at_s * SECOND_NS))
+        assert found is not None
+        assert found.at_ns == expected_s * SECOND_NS
+    assert History().moment(5) is None

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent.recorder import MAX_QUEUED, Recorder
+from agent.recorder import MAX_QUEUED, MAX_QUEUED_INPUTS, Recorder
 from controller.journal import DecisionRow, Event, Journal, JournalReader
 
 DECISION: dict[str, Any] = {
@@ -115,6 +115,24 @@ def test_inputs_go_to_their_decision_or_are_a_sample(path: Path) -> None:
     assert found["a sample"] is None
     assert found["the decision"] is not None
     assert found["the decision"].reason == "because"
+
+
+def test_inputs_make_way_for_all_else_when_the_disk_stalls(path: Path) -> None:
+    recorder = Recorder(Journal(path))
+    inputs = {"type": "inputs", "tag": 0, "mono_ns": 5, "engine": "chat", "inputs": {}}
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("begin immediate")
+        for number in range(MAX_QUEUED_INPUTS + 10):
+            recorder.event(Event(number, "mode", "sitsd", {}))
+        before = recorder.dropped
+        recorder.inputs(inputs)
+        recorder.event(Event(1, "last", "sitsd", {}))
+        assert recorder.dropped == before + 1
+        other.execute("rollback")
+    recorder.close()
+    with closing(JournalReader(path)) as reader:
+        assert list(reader.recorded()) == []
+        assert reader.recent_events(1)[0].event.kind == "last"
 
 
 def test_a_dead_controllers_decisions_get_no_outcome(path: Path) -> None:
