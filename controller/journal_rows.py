@@ -67,7 +67,9 @@ class Event:
     """A change of state at `mono_ns`.
 
     `kind` is one of start, stop, mode, engine_seen, engine_lost, engine_restarted, undo,
-    foreign_write, lease_lost, journal_moved, or a later addition; `subject` is what it is about.
+    engine_changed, foreign_write, lease_lost, lease_held, lease_given_up, set_refused, stats_stale,
+    stats_nonsense, stats_back, loop_paused, journal_moved, or a later addition; `subject` is what
+    it is about.
     """
 
     mono_ns: int

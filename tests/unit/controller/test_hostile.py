@@ -601,8 +601,8 @@ SEEN: Final = st.lists(
 
 
 @pytest.fixture(scope="module")
-def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[EngineWatch, PageWriter]]:
-    """A watch that is connected to an engine whose page the test writes."""
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[EngineWatch, Path]]:
+    """A watch that is connected to an engine, and where its page is."""
     kernel = Kernel(2)
     engine = EngineEnd(tmp_path_factory.mktemp("any"), kernel)
     policy = Engine("e", Match("port", 1), admin_socket=engine.path)
@@ -613,7 +613,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[EngineWa
         engine.serve(SECOND)
         watch.link.on_readable(SECOND)
     assert watch.link.can_set
-    yield watch, engine.page
+    yield watch, engine.page.path
     watch.close()
     engine.close()
     kernel.close()
@@ -622,12 +622,12 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[EngineWa
 @settings(max_examples=60)
 @given(SEEN, st.sampled_from([1, 40, 2000, 600_000]), st.booleans())
 def test_whatever_pages_and_counters_say_what_is_sent_is_in_range_and_comes_to_rest(
-    watched: tuple[EngineWatch, PageWriter],
+    watched: tuple[EngineWatch, Path],
     seen: list[tuple[int, EngineNow, Step | None, Counters]],
     gap_ms: int,
     trusted: bool,
 ) -> None:
-    watch, page = watched
+    watch, page = watched[0], PageWriter(watched[1])
     watch.policy = replace(watch.policy, slo=Slo(ttft_ms=50 * gap_ms, gap_ms=gap_ms))
     watch.forget()
     watch.figures = Figures()
