@@ -29,9 +29,15 @@ ANEW_NS: Final = 10_000_000_000
 class Shows(Protocol):
     """What is asked of an engine's link: `writes` are `set` calls that it has acknowledged."""
 
-    now: EngineNow | None
-    nonsense: str
     writes: int
+
+    @property
+    def now(self) -> EngineNow | None:
+        """The last figures that may be true."""
+
+    @property
+    def nonsense(self) -> str:
+        """Why the very last may not."""
 
     @property
     def can_set(self) -> bool:

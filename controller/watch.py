@@ -233,6 +233,9 @@ class EngineWatch:
         self.core = replace(self.core, slow_ns=None, idle_ns=None, disturbed=False)
         if self.link is not None:
             self.link.resume(now_ns)
+            # steps that the pause came between say nothing of how long one takes
+            self.link.read_page()
+            self._last_step = None
 
     def let_go(self) -> None:
         """Somebody else has the knobs: what we held of them is no more."""

@@ -4,7 +4,6 @@ Never blocks and never raises for what an engine does: it is in one of the state
 with a sentence that says why, and what happened is returned as `Ack` and `Notice`.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,8 +13,8 @@ from typing import Any, Final
 from controller.engines.client import EngineClient, EngineError, Event, Response
 from controller.engines.contract import ContractError, Hello, parse_hello
 from controller.engines.holding import Holding, difference
-from controller.engines.nonsense import nonsense
-from controller.engines.page import EngineNow, PageError, PageReader, Step
+from controller.engines.page import EngineNow, Step
+from controller.engines.showing import Showing
 
 OWNER: Final = "sits"
 """One name for every agent on this machine: a new one goes on where a dead one stopped."""
@@ -81,22 +80,18 @@ class EngineLink:
         self.state = LinkState.UNREACHABLE
         self.detail = "not tried yet"
         self.hello: Hello | None = None
-        self.now: EngineNow | None = None
         self.values: dict[str, float] = {}
-        self.nonsense = ""
-        """Why what the engine last showed was not taken; empty if it was."""
         self.writes = 0
         """Calls of `set` that the engine acknowledged."""
         self._lease_ms = lease_ms
         self._client: EngineClient | None = None
-        self._page: PageReader | None = None
+        self._showing = Showing()
         self._retry_ns = 0
         self._epoch = 0
         self._holding = Holding()
         self._answered_values: Mapping[str, float] = {}
         self._greeting_get = False
         self._stats_ns = 0
-        self._last_step = 0
         self._sent: dict[int, _Sent] = {}
         self._unapplied: list[_Sent] = []
         self._acks: list[Ack] = []
@@ -106,6 +101,16 @@ class EngineLink:
     def client(self) -> EngineClient | None:
         """What to register for reading, None while there is no connection."""
         return self._client
+
+    @property
+    def now(self) -> EngineNow | None:
+        """What the engine last showed that may be true."""
+        return self._showing.now
+
+    @property
+    def nonsense(self) -> str:
+        """Why what the engine last showed was not taken; empty if it was."""
+        return self._showing.nonsense
 
     @property
     def can_set(self) -> bool:
@@ -137,7 +142,7 @@ class EngineLink:
             else:
                 # with the values: should the lease have run out, this takes the same one again
                 self._send_set(self.held, 0, now_ns)
-        if self.hello is not None and self._page is None and now_ns >= self._stats_ns:
+        if self.hello is not None and not self._showing.has_page and now_ns >= self._stats_ns:
             self._stats_ns = now_ns + STATS_EVERY_NS
             self._request("stats", now_ns)
 
@@ -194,22 +199,14 @@ class EngineLink:
 
     def read_page(self) -> Sequence[Step]:
         """Refresh `now` from the page; returns the steps that ended since the last look."""
-        if self._page is None:
-            return ()
-        got = self._page.read(self._last_step)
-        if got is None:
-            return ()
-        now, steps = got
-        self._last_step = now.steps
-        self._take_now(now)
+        before = self.now
+        steps = self._showing.read()
+        self._compare(before)
         return steps
 
     def look_anew(self) -> None:
         """Open the page again, and take for new what is then shown."""
-        self.now = None
-        if self._page is not None:
-            self._close_page()
-            self._open_page()
+        self._tell_of_page(self._showing.look_anew())
 
     def take_acks(self) -> list[Ack]:
         """The answers since the last call."""
@@ -226,7 +223,7 @@ class EngineLink:
         if self._client is not None:
             self._client.close()
             self._client = None
-        self._close_page()
+        self._showing.end()
 
     def _connect(self, now_ns: int) -> None:
         self._retry_ns = now_ns + RETRY_NS
@@ -278,7 +275,9 @@ class EngineLink:
         elif call == "hello":
             self._greeted(response, now_ns)
         elif call == "stats":
-            self._take_stats(response.fields)
+            before = self.now
+            self._showing.hear(response.fields.get("now"))
+            self._compare(before)
         else:
             self._take_state(response.fields)
             if call == "set":
@@ -327,27 +326,22 @@ class EngineLink:
         except ContractError as error:
             self._lose(now_ns, f"engine at '{self.path}' broke the contract in hello: {error}")
             return
-        if self.hello is not None and self.hello.instance != hello.instance:
+        restarted = self.hello is not None and self.hello.instance != hello.instance
+        if restarted:
             self._notices.append(Notice("engine_restarted", f"{hello.engine} {hello.version}"))
             self._epoch = 0
-            self._last_step = 0
         elif self.hello is not None and self.hello.knobs != hello.knobs:
             self._notices.append(Notice("engine_changed", "it offers other knobs than before"))
         self.hello = hello
         self.values = {}
         self._greeting_get = True
-        self._close_page()
-        self._open_page()
+        self._tell_of_page(self._showing.begin(hello, restarted=restarted))
         self._become(LinkState.CONNECTED, self._greeting)
         self._request("get", now_ns)
 
-    def _open_page(self) -> None:
-        if self.hello is None or self.hello.page is None:
-            return
-        try:
-            self._page = _open_page(Path(self.hello.page))
-        except (OSError, PageError) as error:
-            self._notices.append(Notice("engine_page", str(error)))
+    def _tell_of_page(self, why: str) -> None:
+        if why:
+            self._notices.append(Notice("engine_page", why))
 
     @property
     def _greeting(self) -> str:
@@ -410,25 +404,11 @@ class EngineLink:
             self._notices.append(Notice("lease_lost", why))
             self._give_up_unapplied("the lease ran out")
 
-    def _take_stats(self, fields: Mapping[str, Any]) -> None:
-        shown = fields.get("now")
-        if not isinstance(shown, dict):
-            self.nonsense = f"stats are {shown!r:.40}"
+    def _compare(self, before: EngineNow | None) -> None:
+        """See what came of leases and pending values since the look before."""
+        now = self.now
+        if now is None or now is before:
             return
-        known = {name: shown[name] for name in EngineNow.__slots__ if name in shown}
-        for name, value in known.items():
-            if type(value) is not int or value < 0:
-                self.nonsense = f"{name} is {value!r:.40}"
-                return
-        self._take_now(EngineNow(**known))
-
-    def _take_now(self, now: EngineNow) -> None:
-        knob = self.hello.knobs.get("max_running") if self.hello is not None else None
-        before = self.now
-        self.nonsense = nonsense(now, before, knob.maximum if knob is not None else math.inf)
-        if self.nonsense:
-            return
-        self.now = now
         expiries = before.lease_expiries_total if before is not None else now.lease_expiries_total
         if now.lease_expiries_total > expiries:
             self._lapse("the lease ran out before it was renewed")
@@ -448,27 +428,13 @@ class EngineLink:
         self._sent.clear()
         self._give_up_unapplied(why)
         self._holding.let_go()
-        self._close_page()
-        self.now = None
-        self.nonsense = ""
+        self._showing.end()
         self.values = {}
         self._retry_ns = now_ns + RETRY_NS
         self._become(state, why)
-
-    def _close_page(self) -> None:
-        if self._page is not None:
-            self._page.close()
-            self._page = None
 
     def _become(self, state: LinkState, detail: str, kind: str = "engine_lost") -> None:
         if state is not self.state:
             kind = "engine_seen" if state is LinkState.CONNECTED else kind
             self._notices.append(Notice(kind, detail))
         self.state, self.detail = state, detail
-
-
-def _open_page(path: Path) -> PageReader:
-    """As `PageReader`; what is no file is not even opened, since a pipe would wait for a writer."""
-    if not path.is_file():
-        raise PageError(f"could not read stats page {str(path)!r}: there is no such file")
-    return PageReader(path)

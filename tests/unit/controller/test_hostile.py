@@ -215,14 +215,14 @@ def test_while_the_clock_stands_still_nothing_is_decided(held: Scene) -> None:
 def test_after_a_jump_of_the_clock_leases_are_taken_again_and_windows_begin_anew(
     held: Scene, seconds: int
 ) -> None:
-    values = dict(held.engine.leases.values)
+    values = held.engine.asked("set")[-1]["values"]
     before_ns = held.now_ns
     held.jump(seconds * SECOND)
     told = held.agent.of("event", kind="loop_paused")
     assert told[-1]["detail"] == {"for_ms": seconds * 1000}
     held.run(0.1)
     assert held.events(before_ns + 1) == ["loop_paused", "lease_lost"]
-    assert held.engine.leases.values == values
+    assert held.engine.asked("set", before_ns + 1)[0]["values"] == values
     # what is decided in the second after is no more than in any other
     held.run(1)
     assert len(held.decisions(before_ns + 1)) <= 1
@@ -461,7 +461,7 @@ def test_one_request_a_minute_makes_no_limit_cycle_and_poisons_no_model(held: Sc
         held.run(0.5)
         held.engine.idle()
         held.run(59.5, by_ns=100 * MS)
-    assert len(held.decisions(began_ns)) <= 10
+    assert len(held.decisions(began_ns)) <= 30
     assert held.events(began_ns) == []
     after = held.status()["model"]
     assert after["trusted"]
