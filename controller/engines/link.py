@@ -90,6 +90,7 @@ class EngineLink:
         self._epoch = 0
         self._holding = Holding()
         self._answered_values: Mapping[str, float] = {}
+        self._is_greeted = False
         self._greeting_get = False
         self._stats_ns = 0
         self._sent: dict[int, _Sent] = {}
@@ -142,7 +143,7 @@ class EngineLink:
             else:
                 # with the values: should the lease have run out, this takes the same one again
                 self._send_set(self.held, 0, now_ns)
-        if self.hello is not None and not self._showing.has_page and now_ns >= self._stats_ns:
+        if self._is_greeted and not self._showing.has_page and now_ns >= self._stats_ns:
             self._stats_ns = now_ns + STATS_EVERY_NS
             self._request("stats", now_ns)
 
@@ -334,7 +335,7 @@ class EngineLink:
             self._notices.append(Notice("engine_changed", "it offers other knobs than before"))
         self.hello = hello
         self.values = {}
-        self._greeting_get = True
+        self._is_greeted = self._greeting_get = True
         self._tell_of_page(self._showing.begin(hello, restarted=restarted))
         self._become(LinkState.CONNECTED, self._greeting)
         self._request("get", now_ns)
@@ -429,6 +430,7 @@ class EngineLink:
         self._give_up_unapplied(why)
         self._holding.let_go()
         self._showing.end()
+        self._is_greeted = False
         self.values = {}
         self._retry_ns = now_ns + RETRY_NS
         self._become(state, why)

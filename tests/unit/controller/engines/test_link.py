@@ -572,6 +572,19 @@ def test_a_restarted_engine_is_told_from_one_that_was_away(lab: Lab) -> None:
     assert lab.answer("set", **STATE)["epoch"] == 1
 
 
+def test_an_engine_that_came_back_is_asked_nothing_before_it_said_who_it_is(lab: Lab) -> None:
+    lab.greet(PAGELESS)
+    lab.peer.hang_up()
+    lab.hear()
+    lab.tick(RETRY_NS)
+    lab.tick(STATS_EVERY_NS)
+    lab.answer("hello", **PAGELESS.as_dict())
+    lab.answer("get", **STATE)
+    lab.tick(STATS_EVERY_NS)
+    lab.answer("stats", now={"steps": 5})
+    assert lab.link.now == EngineNow(steps=5)
+
+
 def test_steps_of_a_restarted_engine_are_read_from_its_first(lab: Lab) -> None:
     first, ninetieth = (Step(index, 10, 5, 1, 1, 1) for index in (1, 90))
     lab.greet()
