@@ -23,7 +23,8 @@ from agent.cli import (
     readable,
 )
 from agent.client import ClientError
-from agent.offline import replay, simulate
+from agent.replay_command import replay
+from agent.simulate_command import simulate
 from agent.sitsctl_policy import policy, print_policy_answer
 from controller.plain import plain
 
