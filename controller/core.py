@@ -52,7 +52,8 @@ class CoreState:
     slow_ns: int | None = None
     totals: Counters = field(default_factory=Counters)
     idle_ns: int | None = None
-    """Since when there is no traffic, None while there is."""
+    """Since when the engine has had no request, None while it has one."""
+    requests_total: int = 0
     disturbed: bool = False
     """Whether anything but the batch made users wait since layer 2 last ran."""
 
@@ -75,10 +76,7 @@ def decide(
     `attainment` is the share of streams that must be good, as in the policy.
     """
     state = replace(state, disturbed=state.disturbed or cause in NOT_THE_POINTS)
-    if signals.engine is None or not signals.idle:
-        state = replace(state, idle_ns=None)
-    elif state.idle_ns is None:
-        state = replace(state, idle_ns=signals.now_ns)
+    state = _idle_since(state, signals)
     idle_ns = signals.now_ns - state.idle_ns if state.idle_ns is not None else 0
     if idle_ns >= IDLE_NS:
         return _given_back(state, f"no traffic for {idle_ns / 1e9:.0f} s")
@@ -103,6 +101,16 @@ def decide(
         state.most_queued,
     )
     return replace(state, batch=batch), proposal
+
+
+def _idle_since(state: CoreState, signals: Signals) -> CoreState:
+    """By the engine's own count: what the kernel counts may be its metrics being asked for."""
+    engine = signals.engine
+    if engine is None or engine.running or engine.waiting:
+        return replace(state, idle_ns=None)
+    if engine.requests_total == state.requests_total and state.idle_ns is not None:
+        return state
+    return replace(state, idle_ns=signals.now_ns, requests_total=engine.requests_total)
 
 
 def _slowly(

@@ -148,7 +148,8 @@ def test_a_point_is_given_back_when_nobody_came_for_long_and_taken_again_when_on
     idle, busy = EngineNow(steps=500), EngineNow(steps=500, running=9, waiting=3)
     changes = []
     for at in range(3600):
-        signals = window(at * SECOND, engine=idle)
+        # whoever asks for its metrics is no traffic
+        signals = window(at * SECOND, engine=idle, requests=1, chunks=1)
         state, proposal = decide(VIEW, state, signals, Cause.NONE, 0.99)
         if proposal is not None and isinstance(proposal.actions[0], ReleaseKnobs):
             changes.append((at, released(proposal)))
@@ -158,3 +159,11 @@ def test_a_point_is_given_back_when_nobody_came_for_long_and_taken_again_when_on
     state, proposal = decide(VIEW, state, signals, Cause.NONE, 0.99)
     assert proposal is not None
     assert state.batch.point[BUDGET] < 2048
+
+
+def test_a_request_too_short_to_be_seen_running_is_traffic() -> None:
+    state = HELD
+    for at in range(3600):
+        engine = EngineNow(steps=500, requests_total=at // 60)
+        state, proposal = decide(VIEW, state, window(at * SECOND, engine=engine), Cause.NONE, 0.99)
+        assert proposal is None or not isinstance(proposal.actions[0], ReleaseKnobs)
