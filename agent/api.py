@@ -244,7 +244,7 @@ def _number(
     text = values.get(name)
     if text is None:
         return default
-    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text) or not low <= float(text) <= high:
+    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,17})?", text) or not low <= float(text) <= high:
         raise ApiError(
             400, f"parameter {name} is a number from {low:g} to {high:g}, not {_shown(text)}"
         )

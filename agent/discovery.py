@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import psutil
 
+from agent.listening import listening_ports
 from controller.limits.cgroup import (
     CgroupError,
     Group,
@@ -89,7 +90,7 @@ class Discovery:
         if not pids:
             return Found(engine.name, detail=detail)
         found = self._place(engine.name, pids, cgroup)
-        ports = frozenset(port for pid in pids for port in _listening(pid))
+        ports = frozenset(port for pid in pids for port in listening_ports(pid))
         if engine.match.kind == "port":
             ports = frozenset({int(engine.match.value)})
         attach, detail = found.attach, found.detail
@@ -289,15 +290,6 @@ def _with_children(pids: Iterable[int]) -> frozenset[int]:
         except psutil.Error:
             continue
     return frozenset(found)
-
-
-def _listening(pid: int) -> set[int]:
-    """The TCP ports a process listens on, in its own network namespace."""
-    try:
-        connections = psutil.Process(pid).net_connections("tcp")
-    except psutil.Error:
-        return set()
-    return {_port(c.laddr) for c in connections if c.status == psutil.CONN_LISTEN}
 
 
 def _listeners(port: int) -> set[int]:

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from agent.discovery import Found
+from agent.listening import listening_ports
 from agent.sockets import Sockets
 from bpf.libbpf import Libbpf
 
@@ -72,6 +73,12 @@ def test_an_engine_in_a_namespace_of_its_own_is_read_there_and_nothing_stays_ope
             assert sock.connect_ex(("127.0.0.1", port)) != 0
     sockets.watch([])
     assert open_files() == before
+
+
+@pytest.mark.usefixtures("lib")
+def test_the_port_of_an_engine_in_a_namespace_of_its_own_is_found() -> None:
+    with engine_in_its_own() as (pid, port):
+        assert listening_ports(pid) == {port}
 
 
 def test_the_same_port_in_two_namespaces_is_two_engines(sockets: Sockets) -> None:

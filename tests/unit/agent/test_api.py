@@ -83,14 +83,14 @@ def test_a_call_answers_what_the_view_says(
 
 def test_the_view_gets_the_parameters_that_were_given(view: RecordedView) -> None:
     ask(view, "/v1/streams", "engine=chat&after=0&limit=5")
-    ask(view, "/v1/explain", "engine=chat&seconds=2.5")
+    ask(view, "/v1/explain", "engine=chat&seconds=1.1938450999997")
     ask(view, "/v1/stages", "engine=chat&seconds=2&factor=2.5&floor=100")
     ask(view, "/v1/journal", "limit=7&engine=gone&before=12")
     ask(view, "/v1/journal", "order=worst")
     set_mode(view, b'{"mode": "shadow", "reason": "a try"}')
     assert view.asked == [
         ("streams", "chat", 0, 5),
-        ("explain", "chat", 2.5),
+        ("explain", "chat", 1.1938450999997),
         ("stages", "chat", 2.0, 2.5, 100.0),
         ("journal", 7, "gone", 12, "newest"),
         ("journal", 20, None, None, "worst"),
