@@ -3,7 +3,7 @@
 Each is injected for a few seconds, with a strength drawn at random, into a light load on a real
 engine. The verdict is the worst cause of `explain` over that time. Prints the confusion matrix,
 and that of the slow streams; writes build/causes.json, with the seed, from which the same strengths
-and order are drawn again.
+and order are drawn again. `--add` makes one matrix of several short runs.
 """
 
 import json
@@ -185,7 +185,10 @@ def table(matrix: Sequence[Row], counts: Callable[[Row], dict[str, int]]) -> str
 @click.option("--kind", "names", multiple=True, help="Only these kinds.")
 @click.option("--gap-ms", type=float, default=GAP_MS, show_default=True)
 @click.option("--out", type=click.Path(path_type=Path), default=Path("build/causes.json"))
-def main(count: int, seed: int | None, names: tuple[str, ...], gap_ms: float, out: Path) -> None:
+@click.option("--add", is_flag=True, help="To the trials that the file holds already.")
+def main(
+    count: int, seed: int | None, names: tuple[str, ...], gap_ms: float, out: Path, add: bool
+) -> None:
     """Run the matrix; ends with 1 if a row falls short."""
     seed = time.time_ns() % 1_000_000 if seed is None else seed
     click.echo(f"seed {seed}")
@@ -199,13 +202,15 @@ def main(count: int, seed: int | None, names: tuple[str, ...], gap_ms: float, ou
             failed = rig.clients.failed
     except RigError as error:
         raise SystemExit(f"causes: {error}") from None
+    earlier = json.loads(out.read_text()) if add and out.exists() else {}
+    trials = [*(Trial(**each) for each in earlier.get("trials", ())), *trials]
     matrix = sorted(rows(trials), key=lambda row: [kind.name for kind in KINDS].index(row.kind))
     short = faults(matrix)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(
         json.dumps(
             {
-                "seed": seed,
+                "seeds": [*earlier.get("seeds", ()), seed],
                 "gap_ms": gap_ms,
                 "rows": [asdict(row) | {"right": row.right} for row in matrix],
                 "faults": short,
