@@ -111,7 +111,7 @@ def _capacity(
     most = running["start"] if running is not None else float("inf")
     if shown.kv_total:
         most = min(most, KV_WATERMARK * shown.kv_total / (load.mean_prompt + load.mean_answer))
-    step_ms = status["margin"] * slo.gap_ms
+    step_ms = status["plan"]["margin"] * slo.gap_ms
     return capacity_rps(_model(status["model"]), step_ms, most, load.mean_prompt, load.mean_answer)
 
 

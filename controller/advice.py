@@ -74,7 +74,9 @@ def text_instances(rps: float, l99_ms: float, slo_ms: float, base_rps: float) ->
     for the latter: requests a second that one engine serves. The text measures the latency where
     overload has made it long already, so the number chases a queue, not a load.
     """
-    need = rps * latency_factor(l99_ms, slo_ms) / base_rps if base_rps > 0 else math.inf
+    if not 0 < base_rps < math.inf:
+        return None
+    need = rps * latency_factor(l99_ms, slo_ms) / base_rps
     return max(1, round(need)) if math.isfinite(need) else None
 
 
@@ -84,9 +86,10 @@ def load_ratio(planned_rps: float, capacity_rps: float) -> float | None:
     `planned_rps` is a quantile of the load to come and no mean; `capacity_rps` is what an engine
     holds within its SLO (`laws.capacity_rps`).
     """
-    if not 0 < capacity_rps < math.inf or not math.isfinite(planned_rps):
+    if not 0 < capacity_rps < math.inf:
         return None
-    return planned_rps / (UTILISATION * capacity_rps)
+    ratio = planned_rps / (UTILISATION * capacity_rps)
+    return ratio if math.isfinite(ratio) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from agent.history import History, Moment
 from bpf.histogram import EMPTY
 from bpf.layout import Counters
 from controller.advice import UTILISATION, Advice
-from controller.policy_model import Slo
+from controller.policy_model import Engine, Match, Slo
+from controller.watch import EngineWatch
 
 from .made import MS, histogram
 
@@ -58,7 +59,9 @@ class Lab:
             "prompt_tokens_total": 400 * self.requests,
             "generated_tokens_total": 50 * self.requests,
         }
-        return {"now": now, "model": self.model, "knobs": self.knobs, "margin": 0.85}
+        said = EngineWatch(Engine("chat", Match("port", 1)), 1, None, 500).status()
+        assert self.model.keys() <= said["model"].keys()
+        return said | {"now": now, "model": self.model, "knobs": self.knobs}
 
 
 def test_an_engine_never_heard_of_has_no_advice() -> None:

@@ -47,7 +47,7 @@ def test_the_texts_formula(
     assert text_instances(rps, l99_ms, slo_ms, base_rps) == instances
 
 
-@pytest.mark.parametrize("base_rps", [0, -1, math.nan, 1e-320])
+@pytest.mark.parametrize("base_rps", [0, -1, math.nan, math.inf, 1e-320])
 def test_without_a_base_the_text_says_nothing(base_rps: float) -> None:
     assert text_instances(10, 100, 200, base_rps) is None
 
@@ -92,7 +92,7 @@ def test_engines_are_loaded_to_their_utilisation() -> None:
     assert load_ratio(24, 10) == pytest.approx(3)
 
 
-@pytest.mark.parametrize("capacity_rps", [0, -1, math.inf, math.nan])
+@pytest.mark.parametrize("capacity_rps", [0, -1, math.inf, math.nan, 1e-320])
 def test_a_capacity_that_is_not_known_gives_no_ratio(capacity_rps: float) -> None:
     assert load_ratio(10, capacity_rps) is None
 
