@@ -96,6 +96,7 @@ def _setup(engine: BenchEngine, extent: Extent) -> dict[str, Any]:
         "slo": {"ttft_multiple": TTFT_MULTIPLE, "gap_multiple": GAP_MULTIPLE},
         "lengths": asdict(LENGTHS),
         "extent": asdict(extent),
+        "sits": "untuned; it has run on this engine before, once, for as long as one window",
         "sweep": (
             "each point runs on the first seed with the shorter window; the best run on every"
             " seed, and the best of those over all seeds is the best static setting"
