@@ -4,6 +4,7 @@ import time
 import pytest
 
 from .conftest import Node
+from .groups import favoured
 from .rig import Site
 from .traffic import load
 
@@ -12,7 +13,7 @@ pytestmark = [pytest.mark.kernel, pytest.mark.slow]
 
 def test_a_known_load_on_a_known_engine_is_advised_on(node: Node, site: Site) -> None:
     site.write(node.targets())
-    with site.sitsd() as sitsd:
+    with favoured(node.group), site.sitsd() as sitsd:
         sitsd.following()
         assert not [name for name, _ in sitsd.metrics() if name == "sits_advice_load_ratio"]
         with load(node.engine) as traffic:
