@@ -12,6 +12,9 @@ MEMORY_S: Final = 180.0
 LEAST_S: Final = 1e-3
 """Between two looks; less gives no rate."""
 
+LEAST: Final = 1e-6
+"""What weighs less is forgotten."""
+
 KNOWN_S: Final = 20.0
 KNOWN_REQUESTS: Final = 20
 """Fewer seconds or requests make no mean."""
@@ -38,17 +41,17 @@ class Load:
     @property
     def prompt_tokens_per_s(self) -> float:
         """What arrives, in prompt tokens."""
-        return self.prompt_tokens / self.weight_s if self.weight_s > 0 else 0.0
+        return self.prompt_tokens / self.weight_s if self.weight_s > LEAST else 0.0
 
     @property
     def mean_prompt(self) -> float:
         """Tokens of a prompt."""
-        return self.prompt_tokens / self.requests if self.requests > 0 else 0.0
+        return self.prompt_tokens / self.requests if self.requests > LEAST else 0.0
 
     @property
     def mean_answer(self) -> float:
         """Tokens of an answer."""
-        return self.generated / self.finished if self.finished > 0 else 0.0
+        return self.generated / self.finished if self.finished > LEAST else 0.0
 
 
 def after(load: Load, engine: EngineNow, passed_s: float) -> Load:
