@@ -43,12 +43,13 @@ def pack(project: Path, into: Path, pytest_arguments: Sequence[str] = ()) -> Non
 def needed(setup_cfg: Path) -> list[Distribution]:
     """Return the installed distributions that the project, its engine and pytest need.
 
-    Follows the requirements of setup.cfg through those of the packages themselves.
+    Follows the requirements of setup.cfg through those of the packages themselves. The project is
+    among them: it asks for its own version.
     """
     setup = configparser.ConfigParser()
     setup.read(setup_cfg)
     roots = setup["options"]["install_requires"] + setup["options.extras_require"]["reference"]
-    return closure([*filter(None, map(str.strip, roots.splitlines())), "pytest"])
+    return closure([*filter(None, map(str.strip, roots.splitlines())), "pytest", "sits"])
 
 
 def closure(requirements: Iterable[str]) -> list[Distribution]:

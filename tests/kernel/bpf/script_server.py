@@ -89,12 +89,14 @@ def report(connection: socket.socket) -> None:
     while unsent(connection):
         time.sleep(0.0005)
     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 200)
-    # include/uapi/linux/tcp.h, struct tcp_info: microseconds
+    # include/uapi/linux/tcp.h, struct tcp_info: segments, and microseconds
+    (total_retrans,) = struct.unpack_from("=I", info, 100)
     busy, rwnd, sndbuf = struct.unpack_from("=3Q", info, 168)
     say(
         unsent=waited,
         waited_from_ns=waited_from_ns,
         left_ns=time.monotonic_ns(),
+        total_retrans=total_retrans,
         busy_us=busy,
         rwnd_limited_us=rwnd,
         sndbuf_limited_us=sndbuf,

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -31,9 +32,19 @@ def test_a_missing_package_is_named() -> None:
 
 def test_the_project_needs_its_requirements_its_engines_and_pytest() -> None:
     found = {one.metadata["Name"].lower() for one in needed(PROJECT / "setup.cfg")}
-    assert {"click", "prometheus_client", "psutil", "rich", "numpy", "pytest"} <= {
+    assert {"click", "prometheus_client", "psutil", "rich", "numpy", "pytest", "sits"} <= {
         name.replace("-", "_") for name in found
     }
+
+
+def test_the_project_knows_its_version_where_its_packages_are_copied_to(tmp_path: Path) -> None:
+    copy_packages(closure(["sits"]), tmp_path)
+    ask = f"""
+import sys; sys.path[:0] = [{str(tmp_path)!r}]
+from importlib.metadata import version; print(version("sits"))
+"""
+    said = subprocess.run([sys.executable, "-ISc", ask], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == version("sits")
 
 
 def test_copied_packages_work_on_their_own(tmp_path: Path) -> None:

@@ -5,10 +5,13 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+
+from bpf.features import Features, probe
+from bpf.libbpf import Libbpf
 
 ROOT = Path("/sys/fs/cgroup")
 
@@ -44,25 +47,53 @@ def remove(group: Path) -> None:
     group.rmdir()
 
 
+@pytest.fixture(scope="session")
+def lib() -> Libbpf:
+    """The guest's libbpf."""
+    return Libbpf()
+
+
+@pytest.fixture(scope="session")
+def features(lib: Libbpf) -> Features:
+    """What this kernel allows."""
+    return probe(lib)
+
+
+@pytest.fixture(scope="session")
+def streaming(features: Features) -> None:
+    """Skip what needs streams where the kernel cannot follow them."""
+    if not features.can_stream:
+        pytest.skip("this kernel has no bpf_loop (5.17), so streams are not followed")
+
+
 @pytest.fixture
 def make_cgroup() -> Iterator[MakeCgroup]:
     """Make cgroups with the cpu controller: `make("a/b")` gives b below a, on its own branch."""
-    (ROOT / "cgroup.subtree_control").write_text("+cpu")
+    with cgroups("+cpu") as make:
+        yield make
+
+
+@contextmanager
+def cgroups(controllers: str) -> Iterator[MakeCgroup]:
+    """Makes cgroups with these controllers, as they are written to cgroup.subtree_control."""
+    (ROOT / "cgroup.subtree_control").write_text(controllers)
     top = ROOT / "tests"
     top.mkdir()
-    (top / "cgroup.subtree_control").write_text("+cpu")
+    (top / "cgroup.subtree_control").write_text(controllers)
 
     def make(name: str) -> Path:
         group = top
         for part in name.split("/"):
             if group != top:
-                (group / "cgroup.subtree_control").write_text("+cpu")
+                (group / "cgroup.subtree_control").write_text(controllers)
             group /= part
             group.mkdir(exist_ok=True)
         return group
 
-    yield make
-    remove(top)
+    try:
+        yield make
+    finally:
+        remove(top)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bpf.features import Features, probe
+from bpf.features import Features
 from bpf.layout import Counters, EndReason, Event, EventKind, Health, TargetKind, parse_event
 from bpf.libbpf import Libbpf, Ring
 from bpf.loader import OBJECT_DIR, Plan, Programs, load, unload
@@ -47,18 +47,6 @@ def ask(client: http.client.HTTPConnection, events: int) -> int:
     """Ask for a stream of so many events; return how many came."""
     client.request("POST", f"/{events}", body=b"{}")
     return client.getresponse().read().count(b"data:")
-
-
-@pytest.fixture(scope="module")
-def lib() -> Libbpf:
-    """The guest's libbpf."""
-    return Libbpf()
-
-
-@pytest.fixture(scope="module")
-def features(lib: Libbpf) -> Features:
-    """What this kernel allows."""
-    return probe(lib)
 
 
 @pytest.fixture
@@ -96,13 +84,6 @@ def serving(cgroup: Path, *arguments: str) -> Iterator[Server]:
             yield Server(int(process.stdout.readline()), cgroup)
         finally:
             process.kill()
-
-
-@pytest.fixture
-def streaming(features: Features) -> None:
-    """Skip what needs streams where the kernel cannot follow them."""
-    if not features.can_stream:
-        pytest.skip("this kernel has no bpf_loop (5.17), so streams are not followed")
 
 
 def watch(programs: Programs, cgroup: Path, port: int | None = None) -> None:
