@@ -27,6 +27,7 @@ TRACEPOINTS: Final = (
     "sched_wakeup_new",
     "sched_switch",
     "inet_sock_set_state",
+    "tcp_destroy_sock",
     "tcp_retransmit_skb",
     "tcp_retransmit_synack",
     "tcp_send_reset",

@@ -80,6 +80,7 @@ enum token_found {
 	TOKEN_VALUE = 4, /* after "content": and its like */
 	TOKEN_QUOTE = 8, /* after the quote that opens such a value */
 	TOKEN_LIST = 16, /* after the bracket that opens a list of calls */
+	TOKEN_ROLES = 32, /* whole events of this chunk only named a role */
 };
 
 #define WORD(a, b, c, d, e, f, g, h)                                                              \
@@ -123,6 +124,7 @@ static __always_inline void begin_chunk(struct follow *f)
 		f->lines |= LINE_SHOWN;
 	if (!(f->lines & LINE_EVENT))
 		f->token = 0;
+	f->token &= ~TOKEN_ROLES;
 	f->phase = f->flags & STREAM_EVENTS && !(f->flags & FOLLOW_STARTED) ? PHASE_TOKEN
 									     : PHASE_DATA;
 }
@@ -321,7 +323,7 @@ static __always_inline u32 data_ends(struct follow *f)
 	}
 	if (f->flags & FOLLOW_STARTED)
 		return CHUNK_DONE;
-	if (f->token & TOKEN_ROLE && !(f->token & TOKEN_TEXT))
+	if (f->token & (TOKEN_ROLE | TOKEN_ROLES) && !(f->token & TOKEN_TEXT))
 		return ROLE_DONE;
 	f->flags |= FOLLOW_STARTED;
 	return CHUNK_DONE;
@@ -361,15 +363,32 @@ static __always_inline void look_for_token(struct follow *f, u64 window)
 	f->token = token;
 }
 
+/* An event is through, before the first token. Each that shares a chunk is judged for itself: one
+ * that names no role is a token, whatever stands beside it; the mark is neither. */
+static __always_inline void judge_event(struct follow *f)
+{
+	u8 token = f->token;
+
+	if (token & TOKEN_TEXT)
+		return;
+	if (token & TOKEN_ROLE)
+		f->token = TOKEN_ROLES;
+	else if (!ends_in_mark(f))
+		f->token = TOKEN_TEXT;
+}
+
 /* One byte of a chunk before the first token, or of a body that is not chunked. */
 static __always_inline u32 event_byte(struct follow *f, u8 byte)
 {
-	u32 happened;
+	u32 happened, events = f->events;
 
 	f->body_bytes++;
 	take_events(f, byte, 1);
-	if (!(f->flags & FOLLOW_STARTED))
+	if (!(f->flags & FOLLOW_STARTED)) {
 		look_for_token(f, f->window);
+		if (f->events != events)
+			judge_event(f);
+	}
 	if (f->phase == PHASE_TOKEN) {
 		if (--f->left)
 			return NOTHING;

@@ -82,6 +82,8 @@ struct sock {
 struct inet_connection_sock {
 	u8 icsk_ca_state : 5;
 	u8 icsk_pending;
+	u8 icsk_retransmits;
+	u8 icsk_probes_out;
 };
 
 struct tcp_sock {

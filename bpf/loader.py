@@ -41,7 +41,7 @@ _TRACING: Final = {
         "wakeup_new": "sched_wakeup_new",
         "switch_tasks": "sched_switch",
     },
-    "stream": {"socket_state": "inet_sock_set_state"},
+    "stream": {"socket_state": "inet_sock_set_state", "socket_gone": "tcp_destroy_sock"},
     "retransmit": {
         "retransmit": "tcp_retransmit_skb",
         "synack": "tcp_retransmit_synack",

@@ -435,14 +435,28 @@ int stream_out(struct __sk_buff *skb)
 	return PASS;
 }
 
+/* The connection is over: nothing more comes of its stream. */
+static __always_inline void close_connection(struct sock *sk, struct connection *c, bool by_network)
+{
+	u64 now = bpf_ktime_get_ns();
+	struct tcp_sock *tp;
+
+	if (c->stream.request_ns) {
+		tp = bpf_skc_to_tcp_sock(sk);
+		if (tp)
+			take_chrono(c, tp, false);
+		end_stream(c, by_network ? END_CLOSED : END_SERVER_CLOSED, now);
+	}
+	c->follow.phase = PHASE_LOST;
+	end_blocked(c, counters_of(c->stream.slot), now);
+}
+
 /* Sockets that begin with a request, and those that close without a word: a client that vanished,
  * an engine that resets. */
 SEC("tp_btf/inet_sock_set_state")
 int BPF_PROG(socket_state, struct sock *sk, int old_state, int new_state)
 {
 	struct connection *c;
-	struct tcp_sock *tp;
-	u64 now;
 
 	if (old_state == TCP_SYN_RECV && new_state == TCP_ESTABLISHED) {
 		take_up_early(sk);
@@ -451,17 +465,24 @@ int BPF_PROG(socket_state, struct sock *sk, int old_state, int new_state)
 	if (new_state != TCP_CLOSE)
 		return 0;
 	c = bpf_sk_storage_get(&connections, sk, NULL, 0);
-	if (!c)
-		return 0;
-	now = bpf_ktime_get_ns();
-	if (c->stream.request_ns) {
-		tp = bpf_skc_to_tcp_sock(sk);
-		if (tp)
-			take_chrono(c, tp, false);
-		/* an error is the network's; without one the engine threw the connection away */
-		end_stream(c, BPF_CORE_READ(sk, sk_err) ? END_CLOSED : END_SERVER_CLOSED, now);
-	}
-	c->follow.phase = PHASE_LOST;
-	end_blocked(c, counters_of(c->stream.slot), now);
+	/* an error is the network's; without one the engine threw the connection away */
+	if (c)
+		close_connection(sk, c, BPF_CORE_READ(sk, sk_err));
+	return 0;
+}
+
+/* The kernel leaves a tracing program out where it would interrupt itself. So what missed its end
+ * has it here, when its socket goes. The engine may have taken the error by now, but what made TCP
+ * give up is still there: it sent again, or probed, in vain. */
+SEC("tp_btf/tcp_destroy_sock")
+int BPF_PROG(socket_gone, struct sock *sk)
+{
+	struct inet_connection_sock *icsk = (void *)sk;
+	struct connection *c = bpf_sk_storage_get(&connections, sk, NULL, 0);
+
+	if (c)
+		close_connection(sk, c,
+				 BPF_CORE_READ(icsk, icsk_retransmits) ||
+					 BPF_CORE_READ(icsk, icsk_probes_out));
 	return 0;
 }

@@ -1,9 +1,7 @@
 """Clients that make the connections of a mix, and the ends the kernel tells of."""
 
-import ctypes
 import re
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,14 +22,6 @@ _SLOW_BYTES: Final = 20_000
 _SLOW_S: Final = 0.002
 _HELLO_BYTES: Final = 43
 _NUMBER: Final = re.compile(rb"X-Stream: (\d+)\r\n")
-_SO_ATTACH_FILTER: Final = 26
-_FILTER: Final = struct.pack(
-    "HBBI" * 4,
-    *(0x80, 0, 0, 0),  # the packet's length, from its TCP header on
-    *(0x25, 0, 1, VANISH_OVER_BYTES),  # greater?
-    *(0x06, 0, 0, 0),  # then drop it
-    *(0x06, 0, 0, 0xFFFFFFFF),  # or take all of it
-)
 
 
 class Traffic:
@@ -93,7 +83,7 @@ class Traffic:
             self._parked.append(client)
             for exchange in connection.exchanges:
                 if exchange.then is Then.VANISH:
-                    _take_only_short_packets(client.socket)
+                    client.take_no_longer_packets_than(VANISH_OVER_BYTES)
                 self._exchange(client, exchange, slowly=False)
             return
         with client:
@@ -124,13 +114,6 @@ class Traffic:
             client.read_to_end()
         elif exchange.then is Then.RESET:
             client.reset()
-
-
-def _take_only_short_packets(connection: socket.socket) -> None:
-    """The rest is dropped unseen and so never acknowledged: to the server, nobody is there."""
-    program = ctypes.create_string_buffer(_FILTER)
-    pointer = struct.pack("HxxxxxxQ", len(_FILTER) // 8, ctypes.addressof(program))
-    connection.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, pointer)
 
 
 @dataclass(slots=True)

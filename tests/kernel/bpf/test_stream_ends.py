@@ -1,10 +1,17 @@
 """Streams that end early, by whose doing; and what cannot be followed."""
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 import pytest
 
+from bpf.features import Features
 from bpf.layout import EndReason
-from tests.kernel.bpf.conftest import Engine, server
+from bpf.libbpf import Libbpf
+from bpf.loader import Plan, load
+from tests.kernel.bpf.conftest import MAX_TARGETS, Engine, engine_target, server
 from tests.kernel.bpf.streams import assert_complete
+from tests.kernel.bpf.watched import Look, watching
 from tests.kernel.bpf.wire import (
     CHUNKED_HEAD,
     CLOSE,
@@ -19,6 +26,7 @@ from tests.kernel.bpf.wire import (
     post,
     send,
 )
+from tests.kernel.conftest import MakeGroup
 
 pytestmark = pytest.mark.kernel
 
@@ -99,6 +107,50 @@ def test_a_connection_that_times_out_without_a_word_is_closed(engine: Engine) ->
     with Client.to(engine.port, receive_buffer=1) as client:
         client.write(post([give_up_after(50), send(BEGUN + chunk(b"x" * 10_000_000))]))
         assert look.end().reason is EndReason.CLOSED
+
+
+@pytest.fixture
+def unnoticed(
+    lib: Libbpf, features: Features, make_cgroup: MakeGroup
+) -> Iterator[tuple[Look, int]]:
+    """A followed server, and its port, whose sockets' closing no program is run for."""
+    if not features.can_stream:
+        pytest.skip(f"this kernel can't follow streams: {features}")
+    blind = replace(features, tracepoints=features.tracepoints - {"inet_sock_set_state"})
+    group = make_cgroup("engine")
+    with (
+        watching(load(lib, Plan(blind, MAX_TARGETS, None))) as watched,
+        server(group, "127.0.0.1") as (_, (port,)),
+    ):
+        row = watched.watch(engine_target("engine", group, port))
+        watched.programs.attach(group.v2, group.stream_id)
+        yield watched.look(row), port
+
+
+def test_a_stream_whose_closing_was_missed_ends_with_its_socket(
+    unnoticed: tuple[Look, int],
+) -> None:
+    look, port = unnoticed
+    with Client.to(port) as client:
+        client.run(send(BEGUN), RESET)
+        client.read_to_end()
+    end = look.end()
+    assert (end.reason, end.stream.chunks) == (EndReason.SERVER_CLOSED, 2)
+
+
+@pytest.mark.parametrize("vanishes", [True, False], ids=["sent again", "probed"])
+def test_a_time_out_that_was_missed_is_still_the_networks(
+    unnoticed: tuple[Look, int], vanishes: bool
+) -> None:
+    look, port = unnoticed
+    with Client.to(port, receive_buffer=None if vanishes else 1) as client:
+        if vanishes:
+            client.take_no_longer_packets_than(700)
+        client.write(post([give_up_after(50), send(BEGUN), send(chunk(b"x" * 10_000_000))]))
+        assert look.end().reason is EndReason.CLOSED
+    counters = look.counters
+    assert counters.ends_early == 1
+    assert counters.blocked_begun == counters.blocked_ended
 
 
 def test_a_stream_without_a_first_chunk_ends_unstarted(engine: Engine) -> None:

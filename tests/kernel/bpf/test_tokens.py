@@ -123,6 +123,21 @@ def test_a_role_that_shares_its_chunk_with_a_token_is_in_the_first_chunk(engine:
     assert figures(follow(engine, send(chunked([ROLE, ROLE + TOKEN])))) == (1, 1, 2)
 
 
+def test_an_event_that_names_no_role_is_a_token_beside_one_that_does(engine: Engine) -> None:
+    other = b'event: delta\nid: 7\ndata: {"a":\ndata: 1}\n\n'
+    assert figures(follow(engine, send(chunked([ROLE + other, TOKEN])))) == (0, 2, 3)
+    assert figures(follow(engine, send(chunked([other + ROLE, TOKEN])))) == (0, 2, 3)
+    assert figures(follow(engine, send(chunked([ROLE, ROLE + other + ROLE])))) == (1, 1, 3)
+
+
+def test_a_role_that_shares_its_chunk_with_the_mark_or_a_comment_is_no_token(
+    engine: Engine,
+) -> None:
+    assert figures(follow(engine, send(chunked([ROLE + ROLE + DONE])))) == (2, 0, 0)
+    assert figures(follow(engine, send(chunked([b": ping\n\n" + ROLE, TOKEN])))) == (1, 1, 1)
+    assert figures(follow(engine, send(chunked([ROLE + b": ping\n\n", TOKEN])))) == (1, 1, 1)
+
+
 def test_a_role_cut_at_every_byte_is_known(engine: Engine) -> None:
     whole = chunked([ROLE, TOKEN, DONE])
     assert figures(follow(engine, send(whole, range(1, len(whole))))) == (1, 1, 1)

@@ -5,6 +5,7 @@ request's body and follows it.
 """
 
 import base64
+import ctypes
 import json
 import socket
 import struct
@@ -21,6 +22,8 @@ CHUNKED_HEAD: Final = (
 DONE: Final = b"data: [DONE]\n\n"
 LAST: Final = b"0\r\n\r\n"
 PATIENCE_S: Final = 20.0
+
+_SO_ATTACH_FILTER: Final = 26
 
 
 def chunk(data: bytes, extension: bytes = b"") -> bytes:
@@ -155,6 +158,22 @@ class Client:
         """Another request on the same connection, one that is no stream."""
         self.write(b"GET /health HTTP/1.1\r\nHost: test\r\n\r\n")
         assert self.read(43).endswith(b"hello")
+
+    def take_no_longer_packets_than(self, length: int) -> None:
+        """Drop the rest unseen, and so unacknowledged: to the server, nobody is there.
+
+        Of a packet's length, its TCP header is a part.
+        """
+        code = struct.pack(
+            "HBBI" * 4,
+            *(0x80, 0, 0, 0),  # the packet's length
+            *(0x25, 0, 1, length),  # greater?
+            *(0x06, 0, 0, 0),  # then drop it
+            *(0x06, 0, 0, 0xFFFFFFFF),  # or take all of it
+        )
+        program = ctypes.create_string_buffer(code)
+        pointer = struct.pack("HxxxxxxQ", 4, ctypes.addressof(program))
+        self.socket.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, pointer)
 
     def reset(self) -> None:
         """Close with a reset."""
