@@ -31,6 +31,9 @@ struct {
 	__type(value, struct early);
 } early_requests SEC(".maps");
 
+/* a new entry, too large for the stack */
+static const struct early no_early;
+
 static __always_inline void as_ipv6(u32 *ip, u32 ip4)
 {
 	ip[0] = 0;
@@ -44,10 +47,10 @@ static __always_inline void as_ipv6(u32 *ip, u32 ip4)
 static __always_inline void keep_early(struct __sk_buff *skb, struct bpf_sock *sk, u32 slot,
 				       struct segment *s)
 {
-	struct early early = { .at_ns = bpf_ktime_get_ns(), .slot = slot };
 	struct early_key key = { .local_port = sk->src_port };
 	u64 len = at_most(s->payload_len, HEAD_BYTES);
-	struct early *known;
+	u32 in_next = s->seq + s->payload_len;
+	struct early *early;
 	u32 ip4 = 0;
 	u8 first;
 
@@ -61,14 +64,23 @@ static __always_inline void keep_early(struct __sk_buff *skb, struct bpf_sock *s
 		bpf_skb_load_bytes(skb, 8, key.remote_ip, sizeof(key.remote_ip));
 		bpf_skb_load_bytes(skb, 40, &key.remote_port, 2);
 	}
-	early.in_next = s->seq + s->payload_len;
-	known = bpf_map_lookup_elem(&early_requests, &key);
-	if (known && known->in_next == early.in_next)
+	early = bpf_map_lookup_elem(&early_requests, &key);
+	if (early && early->in_next == in_next)
 		return; /* sent again: the socket could not be made */
-	if (!bpf_skb_load_bytes(skb, s->payload_at, early.head, len))
-		early.head_len = len;
-	if (bpf_map_update_elem(&early_requests, &key, &early, BPF_ANY))
+	/* nobody else looks for it: the socket is made from this packet, after this */
+	if (!bpf_map_update_elem(&early_requests, &key, &no_early, BPF_ANY))
+		early = bpf_map_lookup_elem(&early_requests, &key);
+	else
+		early = NULL;
+	if (!early) {
 		note_lost();
+		return;
+	}
+	early->at_ns = bpf_ktime_get_ns();
+	early->slot = slot;
+	early->in_next = in_next;
+	if (!bpf_skb_load_bytes(skb, s->payload_at, early->head, len))
+		early->head_len = len;
 }
 
 /* The connection's own socket is there: take up the request that came with the handshake. */
@@ -113,10 +125,10 @@ static __always_inline void take_up_early(struct sock *sk)
 	n = counters_of(c->stream.slot);
 	if (n)
 		ADD(n->requests, 1);
-	e = reserve_start(c);
+	e = reserve_start(c, HEAD_BYTES);
 	if (e) {
-		if (!bpf_probe_read_kernel(e->head, sizeof(e->head), early->head))
-			e->head_len = early->head_len;
+		__builtin_memcpy(e->head, early->head, HEAD_BYTES);
+		e->head_len = early->head_len;
 		bpf_ringbuf_submit(e, 0);
 	}
 	bpf_map_delete_elem(&early_requests, &key);

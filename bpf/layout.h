@@ -183,7 +183,10 @@ struct stream {
 	u32 pad;
 };
 
-#define HEAD_BYTES 256
+/* of a request's head, for its path and its traceparent, which clients put behind much else */
+#define HEAD_BYTES 1024
+/* a start that has no more takes this much room in the ring */
+#define SHORT_HEAD_BYTES 256
 
 struct event {
 	u64 at_ns;
@@ -192,6 +195,7 @@ struct event {
 	struct stream stream;
 };
 
+/* its record ends somewhere after head_len bytes of the head */
 struct start_event {
 	struct event event;
 	u32 head_len;

@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from bpf.histogram import SLOTS
 
-LAYOUT_VERSION: Final = 5
+LAYOUT_VERSION: Final = 6
 
 NAME_BYTES: Final = 64
-HEAD_BYTES: Final = 256
+HEAD_BYTES: Final = 1024
 MAX_ROLES: Final = 512
 
 TARGET: Final = struct.Struct(f"=5Q{NAME_BYTES}s")

@@ -10,6 +10,7 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -29,6 +30,7 @@ _WORD_BYTES: Final = 1 << 20
 """A verifier's log comes in one piece, with what matters at its end."""
 
 _LIBBPF_DEBUG: Final = 2
+_STATS_RUN_TIME: Final = 0
 
 _PRINT = ctypes.CFUNCTYPE(c_int, c_int, c_char_p, c_void_p)
 _SAMPLE = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t)
@@ -100,6 +102,7 @@ class _ProgInfo(ctypes.Structure):
         ("prog_tags", c_uint64),
         ("run_time_ns", c_uint64),
         ("run_cnt", c_uint64),
+        ("recursion_misses", c_uint64),
     )
 
 
@@ -135,6 +138,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "bpf_obj_pin": (c_int, (c_int, c_char_p)),
     "bpf_obj_get": (c_int, (c_char_p,)),
     "bpf_obj_get_info_by_fd": (c_int, (c_int, c_void_p, POINTER(c_uint32))),
+    "bpf_enable_stats": (c_int, (c_int,)),
     "bpf_map_lookup_elem": (c_int, (c_int, c_char_p, c_void_p)),
     "bpf_map_update_elem": (c_int, (c_int, c_char_p, c_char_p, c_uint64)),
     "bpf_map_delete_elem": (c_int, (c_int, c_char_p)),
@@ -295,14 +299,32 @@ def map_info(lib: Libbpf, fd: int) -> tuple[int, int, int, int]:
     return info.type, info.key_size, info.value_size, info.max_entries
 
 
-def program_runs(lib: Libbpf, fd: int) -> tuple[int, int]:
-    """How often a program ran and for how long in ns; zeros unless the kernel keeps run stats."""
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """How often a program ran and for how long, while the kernel counted; how often it was missed.
+
+    The kernel leaves a tracing program out that would interrupt itself on a CPU (`recursion_misses`,
+    from 5.12), and counts that always.
+    """
+
+    count: int = 0
+    ns: int = 0
+    missed: int = 0
+
+
+def program_runs(lib: Libbpf, fd: int) -> Runs:
+    """What the kernel counted of a program since it was loaded."""
     info = _ProgInfo()
     lib.check(
         lib.bpf_obj_get_info_by_fd(fd, byref(info), byref(c_uint32(ctypes.sizeof(info)))),
         f"read program info of fd {fd}",
     )
-    return info.run_cnt, info.run_time_ns
+    return Runs(info.run_cnt, info.run_time_ns, info.recursion_misses)
+
+
+def count_runs(lib: Libbpf) -> int:
+    """Have the kernel count every program's runs as long as this descriptor is open (from 5.8)."""
+    return lib.check(lib.bpf_enable_stats(_STATS_RUN_TIME), "count the programs' runs")
 
 
 def tracepoint_arguments(lib: Libbpf, name: str) -> int | None:

@@ -8,7 +8,7 @@
 /* stream starts, first chunks and ends, for the agent */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 1024 * 1024);
+	__uint(max_entries, 2 * 1024 * 1024);
 } events SEC(".maps");
 
 /* one histogram a target and CPU: request in to first data chunk out */
@@ -240,10 +240,12 @@ static __always_inline void begin_stream(struct connection *c, struct tcp_sock *
 		take_chrono(c, tp, true);
 }
 
-static __always_inline struct start_event *reserve_start(struct connection *c)
+/* Room for a stream's start with `most` bytes of its request's head, a constant. */
+static __always_inline struct start_event *reserve_start(struct connection *c, const u32 most)
 {
-	struct start_event *e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
+	struct start_event *e;
 
+	e = bpf_ringbuf_reserve(&events, __builtin_offsetof(struct start_event, head) + most, 0);
 	if (!e) {
 		dropped();
 		return NULL;
@@ -254,7 +256,6 @@ static __always_inline struct start_event *reserve_start(struct connection *c)
 	e->event.stream = c->stream;
 	e->head_len = 0;
 	e->pad = 0;
-	__builtin_memset(e->head, 0, sizeof(e->head));
 	return e;
 }
 

@@ -51,7 +51,7 @@ static __always_inline void opaque_in(struct bpf_sock *sk, struct connection *c,
 	c->follow.phase = PHASE_OPAQUE;
 	c->stream.flags = STREAM_OPAQUE;
 	c->burst_bytes = 0;
-	e = reserve_start(c);
+	e = reserve_start(c, 0);
 	if (e)
 		bpf_ringbuf_submit(e, 0);
 }

@@ -163,31 +163,41 @@ static __always_inline struct connection *connection_of(struct __sk_buff *skb, s
 #define POST ('P' | 'O' << 8 | 'S' << 16 | (u64)'T' << 24 | (u64)' ' << 32)
 #define POST_BYTES 5
 
-static __always_inline void begin_request(struct __sk_buff *skb, struct bpf_sock *sk,
-					  struct connection *c, struct segment *s)
+/* Tell of a stream's start, with up to `most` bytes of what came, a constant. `before` bytes of the
+ * method came apart, ahead of them. */
+static __always_inline void tell_start(struct __sk_buff *skb, struct connection *c,
+				       struct segment *s, u32 before, const u32 most)
 {
-	struct counters *n = counters_of(c->stream.slot);
-	u32 before = c->post_seen;
-	struct start_event *e;
+	struct start_event *e = reserve_start(c, most);
 	u64 len;
 
-	begin_stream(c, bpf_skc_to_tcp_sock(sk), c->post_ns);
-	if (n)
-		ADD(n->requests, 1);
-	e = reserve_start(c);
 	if (!e)
 		return;
 	if (!before) {
-		len = at_most(s->payload_len, HEAD_BYTES);
+		len = at_most(s->payload_len, most);
 		if (!bpf_skb_load_bytes(skb, s->payload_at, e->head, len))
 			e->head_len = len;
 	} else if (before < POST_BYTES) {
 		*(u64 *)e->head = POST;
-		len = at_most(s->payload_len, HEAD_BYTES / 2);
+		len = at_most(s->payload_len, most / 2);
 		if (!bpf_skb_load_bytes(skb, s->payload_at, e->head + before, len))
 			e->head_len = before + len;
 	}
 	bpf_ringbuf_submit(e, 0);
+}
+
+static __always_inline void begin_request(struct __sk_buff *skb, struct bpf_sock *sk,
+					  struct connection *c, struct segment *s)
+{
+	struct counters *n = counters_of(c->stream.slot);
+
+	begin_stream(c, bpf_skc_to_tcp_sock(sk), c->post_ns);
+	if (n)
+		ADD(n->requests, 1);
+	if (s->payload_len <= SHORT_HEAD_BYTES && !c->post_seen)
+		tell_start(skb, c, s, 0, SHORT_HEAD_BYTES);
+	else
+		tell_start(skb, c, s, c->post_seen, HEAD_BYTES);
 }
 
 /* How many bytes of "POST " have come when `bytes` follow those `seen`; all of them: a request. */

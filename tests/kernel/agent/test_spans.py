@@ -102,6 +102,21 @@ def test_a_request_is_the_child_of_its_caller_and_begins_after_it(
     assert span.resource["deployment.environment.name"] == "test"
 
 
+def test_a_caller_is_seen_behind_much_else_in_the_head(
+    node: Node, site: Site, receiver: Receiver
+) -> None:
+    """As a common client's is: authorization, agent and its own headers come first."""
+    others = f"authorization: Bearer {'k' * 164}\r\nx-client: {'v' * 400}"
+    site.write(node.targets() + otel(receiver))
+    with receiver.running(), site.sitsd() as sitsd:
+        sitsd.following()
+        with Client(node.engine) as client:
+            ask(client, f"{others}\r\n{SAMPLED}")
+        (span,) = requests(receiver, 1)
+        assert sitsd.metric("sits_request_heads_cut_total") == 0
+    assert (span.trace_id, span.parent_id) == (TRACE, PARENT)
+
+
 def engine_pids(node: Node) -> set[int]:
     engine = psutil.Process(node.engine.process.pid)
     return {engine.pid, *(child.pid for child in engine.children(recursive=True))}

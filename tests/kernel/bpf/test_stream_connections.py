@@ -6,12 +6,13 @@ import time
 
 import pytest
 
-from bpf.layout import EndReason, EventKind
+from bpf.layout import HEAD_BYTES, EndReason, EventKind
 from tests.kernel.bpf import wire
 from tests.kernel.bpf.conftest import Engine, server
 from tests.kernel.bpf.streams import assert_complete, follow, of
 from tests.kernel.bpf.wire import (
     CHUNKED_HEAD,
+    CLOSE,
     LAST,
     Client,
     chunk,
@@ -26,6 +27,14 @@ from tests.kernel.conftest import MakeGroup
 pytestmark = pytest.mark.kernel
 
 BEGUN = CHUNKED_HEAD + chunk(event(1)) + chunk(event(2))
+
+
+def request_of(length: int, *script: wire.Step) -> bytes:
+    """A request of exactly so many bytes that has the server follow `script`."""
+    header = b"X-Padding: %b\r\n"
+    missing = length - len(post(script, header % b""))
+    assert missing > 0
+    return post(script, header % (b"p" * missing))
 
 
 # connections
@@ -70,14 +79,15 @@ def test_two_connections_at_once_are_kept_apart(engine: Engine) -> None:
         assert_complete(ends[other.port], *of(second))
 
 
-def test_a_start_shows_the_first_bytes_of_the_request(engine: Engine) -> None:
+@pytest.mark.parametrize("length", [200, 255, 256, 257, 700, 1023, 1024, 1025, 9000])
+def test_a_start_shows_the_first_bytes_of_the_request(engine: Engine, length: int) -> None:
     look = engine.look()
-    request = post([send(chunked([event(1)]))], b"traceparent: 00-ab-cd-01\r\n")
+    request = request_of(length, CLOSE)
     with Client.to(engine.port) as client:
         client.write(request)
-        client.read(len(chunked([event(1)])))
+        client.read_to_end()
     (start,) = look.of_kind(EventKind.START)
-    assert start.head == request[:256]
+    assert start.head == request[:HEAD_BYTES]
 
 
 def test_a_stream_knows_its_peers(engine: Engine) -> None:
@@ -167,8 +177,11 @@ def test_a_first_request_that_came_with_the_handshake_is_followed(
         engine.watch(port)
         look = engine.look()
         before_ns = time.monotonic_ns()
+        answer = chunked([event(1)])
+        request = request_of(1500, pause(0.02), send(answer))
         with Client.to(port, "::1" if address == "::1" else "127.0.0.1") as client:
-            client.run(pause(0.02), send(chunked([event(1)])))
+            client.write(request)
+            client.read(len(answer))
             client.run(send(chunked([event(1), event(2)])))
             first, second = look.ends(2)
             assert_complete(first, 1, len(event(1)))
@@ -180,7 +193,7 @@ def test_a_first_request_that_came_with_the_handshake_is_followed(
             assert (first.stream.ttft_ns or 0) >= 20_000_000
             assert first.stream.request_ns > before_ns
         start = look.of_kind(EventKind.START)[0]
-        assert start.head == post([pause(0.02), send(chunked([event(1)]))])[:256]
+        assert start.head == request[:HEAD_BYTES]
         assert (look.lost_streams, look.counters.requests) == (0, 2)
     engine.watch()
 
@@ -200,7 +213,7 @@ def test_a_request_cut_in_its_first_bytes_is_followed(engine: Engine, at: int) -
     starts = look.of_kind(EventKind.START)
     assert [end.stream.chunks for end in ends] == [1, 1]
     assert all((end.stream.ttft_ns or 0) >= 20_000_000 for end in ends)
-    seen = request[:at] if at >= 5 else request[:128]
+    seen = request[:at] if at >= 5 else request[: HEAD_BYTES // 2]
     assert all(start.head.startswith(seen) and request.startswith(start.head) for start in starts)
 
 

@@ -79,7 +79,12 @@ def test_a_result_that_is_no_error_is_returned(lib: Libbpf, result: int) -> None
 
 
 def test_an_object_knows_its_programs_and_maps(stream: Object) -> None:
-    assert stream.programs().keys() == {"stream_in", "stream_out", "socket_state"}
+    assert stream.programs().keys() == {
+        "stream_in",
+        "stream_out",
+        "socket_state",
+        "socket_gone",
+    }
     assert {"connections", "stream_cgroups", "ports", "events", "counters"} <= stream.maps().keys()
 
 
