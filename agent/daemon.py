@@ -505,6 +505,7 @@ class Daemon:
             knob_changes=state.knob_changes(),
             journal_dropped=self._recorder.journal.dropped + self._recorder.dropped,
             spans=self._tracing.counts() if self._tracing is not None else SpanCounts(),
+            programs=node.program_runs(),
         )
 
 

@@ -21,6 +21,7 @@ from agent.spans import SpanCounts
 from agent.stages import StageReport
 from bpf.histogram import EMPTY, Histogram
 from bpf.layout import Counters, Health
+from bpf.libbpf import Runs
 from controller.advice import Advice
 from controller.timing import histogram_of
 
@@ -118,6 +119,7 @@ class Figures:
     knob_changes: Mapping[tuple[str, str], int]
     journal_dropped: int
     spans: SpanCounts = field(default_factory=SpanCounts)
+    programs: Mapping[str, Runs] = field(default_factory=dict)
 
 
 class FiguresCollector(Collector):
@@ -131,6 +133,7 @@ class FiguresCollector(Collector):
         """Every family, with all its series."""
         figures = self._figures()
         yield from _agent(figures)
+        yield from _programs(figures.programs)
         yield from _spans(figures.spans)
         yield from _streams(figures.engines)
         yield from _cpu(figures)
@@ -178,6 +181,25 @@ def _agent(figures: Figures) -> Iterator[Metric]:
         lost.add_metric([name], getattr(figures.health, name))
     lost.add_metric(["journal_rows"], figures.journal_dropped)
     yield lost
+
+
+def _programs(programs: Mapping[str, Runs]) -> Iterator[Metric]:
+    runs = CounterMetricFamily(
+        "sits_bpf_program_runs", "Times a BPF program of ours ran.", labels=["program"]
+    )
+    seconds = CounterMetricFamily(
+        "sits_bpf_program_run_seconds", "Time in it, on all CPUs.", labels=["program"]
+    )
+    missed = CounterMetricFamily(
+        "sits_bpf_program_missed_runs",
+        "Times the kernel left it out, for it would have interrupted itself.",
+        labels=["program"],
+    )
+    for name, ran in programs.items():
+        runs.add_metric([name], ran.count)
+        seconds.add_metric([name], ran.ns / 1e9)
+        missed.add_metric([name], ran.missed)
+    yield from (runs, seconds, missed)
 
 
 def _spans(spans: SpanCounts) -> Iterator[Metric]:

@@ -15,7 +15,7 @@ from agent.supervisor import Handles
 from bpf.features import Features, is_bpffs, open_libbpf, possible_cpus, probe
 from bpf.histogram import EMPTY, Histogram
 from bpf.layout import COUNTERS, HEALTH, Counters, Event, Health, TargetKind, parse_event
-from bpf.libbpf import Libbpf, LibbpfError, Ring
+from bpf.libbpf import Libbpf, LibbpfError, Ring, Runs, count_runs, program_runs
 from bpf.loader import Plan, Programs, load
 from bpf.readers import (
     CounterReader,
@@ -124,6 +124,13 @@ class Node:
         """What our own limits cost."""
         return self._reader.health()
 
+    def program_runs(self) -> dict[str, Runs]:
+        """What each of our programs ran, since it was loaded, while an agent had it counted."""
+        if self.programs is None:
+            return {}
+        lib = self.programs.lib
+        return {name: program_runs(lib, fd) for name, fd in self.programs.programs.items()}
+
     def culprits(self) -> list[Culprit]:
         """Who held the CPU while targets waited, the worst first, since programs were loaded."""
         return read_culprits(self.programs.map("culprits")) if self.programs is not None else []
@@ -167,6 +174,10 @@ class Node:
             self._ring = Ring(
                 lib, self.programs.maps["events"], lambda raw: on_event(parse_event(raw))
             )
+        try:
+            self._own_fds.append(count_runs(lib))
+        except LibbpfError as error:
+            self.problems.append(f"how often and how long programs run is not known: {error}")
         self._table = TargetTable(self.programs)
         self._roles = RoleReader(
             self.programs.map("role_names"), self.programs.maps["roles"], self.programs.cpus
@@ -183,14 +194,15 @@ class Node:
         if self.programs is not None:
             maps = self.programs.maps
             return Handles(maps["counters"], maps["health"], maps["edges"], cpus)
+        fds = []
         for name, size in (("counters", rows * COUNTERS.size), ("health", HEALTH.size)):
-            fd = os.memfd_create(f"sits-no-{name}")
+            fds.append(os.memfd_create(f"sits-no-{name}"))
             # whole pages, as the kernel's own array maps have
             os.truncate(
-                fd, -(-size * cpus // os.sysconf("SC_PAGESIZE")) * os.sysconf("SC_PAGESIZE")
+                fds[-1], -(-size * cpus // os.sysconf("SC_PAGESIZE")) * os.sysconf("SC_PAGESIZE")
             )
-            self._own_fds.append(fd)
-        return Handles(self._own_fds[0], self._own_fds[1], None, cpus)
+        self._own_fds += fds
+        return Handles(fds[0], fds[1], None, cpus)
 
     def _attach(self, engines: Iterable[Found]) -> list[str]:
         assert self.programs is not None

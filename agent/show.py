@@ -156,8 +156,8 @@ def explain(answer: Json) -> RenderableType:
     return Group(*parts)
 
 
-def doctor(findings: Iterable[Json]) -> RenderableType:
-    """`sitsctl doctor`: what is there, and what its lack costs."""
+def doctor(answer: Json, findings: Iterable[Json]) -> RenderableType:
+    """`sitsctl doctor`: what is there, what its lack costs, and what our limits and programs do."""
     table = Table.grid(padding=(0, 1))
     for item in findings:
         detail = Text(item["detail"])
@@ -165,6 +165,26 @@ def doctor(findings: Iterable[Json]) -> RenderableType:
             detail.append(f"\nso: {item['cost']}", "yellow")
         mark = Text("ok", "green") if item["ok"] else Text("--", "bold red")
         table.add_row(mark, Text(item["name"], no_wrap=True), detail)
+    parts: list[RenderableType] = [table]
+    if answer.get("limits"):
+        hits = ", ".join(f"{name} {count}" for name, count in answer["limits"].items())
+        parts += [heading("limits, and how often each was hit"), indent(Text(hits))]
+    if answer.get("programs"):
+        parts += [heading("programs"), indent(_program_rows(answer["programs"]))]
+    return Group(*parts)
+
+
+def _program_rows(items: Iterable[Json]) -> Table:
+    table = table_of("PROGRAM", "RUNS", "EACH ns", "ALL s", "MISSED")
+    for item in items:
+        each_ns = item["run_ns"] / item["runs"] if item["runs"] else None
+        table.add_row(
+            Text(item["name"]),
+            str(item["runs"]),
+            figure(each_ns),
+            figure(item["run_ns"] / 1e9),
+            str(item["missed"]),
+        )
     return table
 
 

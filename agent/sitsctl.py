@@ -214,7 +214,7 @@ def mode(mode: str | None, reason: str, socket_path: Path | None, as_json: bool)
 @SOCKET
 @JSON
 def doctor(socket_path: Path | None, as_json: bool) -> None:
-    """What this kernel allows, what is missing, and what that costs.
+    """What this kernel allows, what is missing, what that costs; limits hit, programs run.
 
     As the agent sees it; if that does not answer, as this process does. Exit code 1 if something
     is missing, 3 if only the agent is.
@@ -237,7 +237,7 @@ def doctor(socket_path: Path | None, as_json: bool) -> None:
     print_answer(
         answer,
         as_json,
-        lambda show, shown: show.doctor(shown["findings"] + ([] if trouble else [agent])),
+        lambda show, shown: show.doctor(shown, shown["findings"] + ([] if trouble else [agent])),
     )
     sys.exit(WRONG if missing else UNREACHABLE if trouble else 0)
 

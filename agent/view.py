@@ -187,13 +187,20 @@ class View:
         return self.policies.policy.as_dict() | {"source": self.policies.source}
 
     def doctor(self) -> JsonObject:
-        """What this kernel and these privileges allow."""
+        """What this kernel and these privileges allow; what our limits and programs cost."""
         found = findings(self._node.features, self._state.policy.agent.pin_dir)
+        health = self._node.health()
         return {
             "findings": [
                 {"name": f.name, "ok": f.ok, "detail": f.detail, "cost": "" if f.ok else f.cost}
                 for f in found
-            ]
+            ],
+            "limits": {name: getattr(health, name) for name in type(health).__slots__}
+            | {"journal_rows": self._journal.dropped},
+            "programs": [
+                {"name": name, "runs": ran.count, "run_ns": ran.ns, "missed": ran.missed}
+                for name, ran in self._node.program_runs().items()
+            ],
         }
 
     def set_mode(self, mode: Mode, reason: str) -> JsonObject:

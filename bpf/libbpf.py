@@ -303,8 +303,8 @@ def map_info(lib: Libbpf, fd: int) -> tuple[int, int, int, int]:
 class Runs:
     """How often a program ran and for how long, while the kernel counted; how often it was missed.
 
-    The kernel leaves a tracing program out that would interrupt itself on a CPU (`recursion_misses`,
-    from 5.12), and counts that always.
+    The kernel leaves a tracing program out that would interrupt itself on a CPU, and always counts
+    that (`recursion_misses`, from 5.12).
     """
 
     count: int = 0

@@ -379,6 +379,19 @@ EXPLAIN: JsonObject = {
     "decisions": DECISIONS,
 }
 
+LIMITS: JsonObject = {
+    "event_drops": 0,
+    "edge_drops": 0,
+    "storage_full": 0,
+    "lost_streams": 3,
+    "culprits_full": 0,
+    "journal_rows": 0,
+}
+PROGRAMS: list[JsonObject] = [
+    {"name": "switch_tasks", "runs": 812_000, "run_ns": 203_000_000, "missed": 0},
+    {"name": "stream_out", "runs": 40_500, "run_ns": 72_900_000, "missed": 0},
+    {"name": "socket_gone", "runs": 0, "run_ns": 0, "missed": 1},
+]
 FINDINGS: list[JsonObject] = [
     {"name": "libbpf", "ok": True, "detail": "libbpf.so.1 loads", "cost": "nothing is measured"},
     {
@@ -490,7 +503,7 @@ class RecordedView:
 
     def doctor(self) -> JsonObject:
         self._note("doctor")
-        return {"findings": self.findings}
+        return {"findings": self.findings, "limits": LIMITS, "programs": PROGRAMS}
 
     def set_mode(self, mode: Mode, reason: str) -> JsonObject:
         self._note("set_mode", mode, reason)

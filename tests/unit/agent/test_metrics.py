@@ -14,6 +14,7 @@ from agent.metrics import EngineFigures, Figures, FiguresCollector, NeighbourFig
 from agent.stages import SAMPLE_NS, Sample, stage_reports
 from bpf.histogram import Histogram
 from bpf.layout import Counters, Health
+from bpf.libbpf import Runs
 from controller.advice import Advice, Held
 from controller.timing import Timing
 
@@ -87,6 +88,7 @@ def figures(**fields: Any) -> Figures:
         "decisions": {("chat", "batch"): 3},
         "knob_changes": {("chat", "max_running"): 2},
         "journal_dropped": 1,
+        "programs": {"switch_tasks": Runs(9, 2 * MS, 1)},
     }
     return Figures(**given_ | fields)
 
@@ -129,6 +131,9 @@ def one(shown: Figures, name: str, **labels: str) -> float:
         ("sits_cpu_quota_cores", {"target": "batch"}, 0.5),
         ("sits_limit_hits_total", {"limit": "event_drops"}, 7),
         ("sits_limit_hits_total", {"limit": "journal_rows"}, 1),
+        ("sits_bpf_program_runs_total", {"program": "switch_tasks"}, 9),
+        ("sits_bpf_program_run_seconds_total", {"program": "switch_tasks"}, 0.002),
+        ("sits_bpf_program_missed_runs_total", {"program": "switch_tasks"}, 1),
         ("sits_decisions_total", {"engine": "chat", "cause": "batch"}, 3),
         ("sits_knob_changes_total", {"engine": "chat", "knob": "max_running"}, 2),
         ("sits_engine_up", {"engine": "chat"}, 1),

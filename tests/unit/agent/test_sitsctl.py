@@ -30,6 +30,8 @@ from tests.unit.agent.recorded import (
     EVENTS,
     EXPLAIN,
     FINDINGS,
+    LIMITS,
+    PROGRAMS,
     STAGES,
     STREAMS,
     UNSEEN,
@@ -354,11 +356,24 @@ def test_the_socket_may_stand_before_or_after_and_wins_over_the_environment(
 def test_doctor_lists_what_is_missing_and_what_that_costs(setting: Setting) -> None:
     result = setting.run("doctor")
     assert result.exit_code == 1
-    ok, missing, cost, agent = result.stdout.splitlines()
+    ok, missing, cost, agent, *_ = result.stdout.splitlines()
     assert ok.startswith("ok libbpf")
     assert missing.startswith("-- bpffs")
     assert cost.strip() == "so: counters start from zero when the agent does"
     assert agent.startswith("ok sitsd")
+
+
+def test_doctor_shows_every_limit_and_what_each_program_took(setting: Setting) -> None:
+    lines = setting.lines("doctor")
+    limits = "".join(lines[lines.index("limits, and how often each was hit") : -5])
+    assert all(f"{name} {count}" in limits for name, count in LIMITS.items())
+    header, *programs = [line.split() for line in lines[lines.index("programs") + 1 :]]
+    assert header == ["PROGRAM", "RUNS", "EACH", "ns", "ALL", "s", "MISSED"]
+    assert programs == [
+        ["switch_tasks", "812000", "250", "0.2", "0"],
+        ["stream_out", "40500", "1800", "0.073", "0"],
+        ["socket_gone", "0", "–", "0", "1"],
+    ]
 
 
 def test_doctor_ends_with_0_where_nothing_is_missing(setting: Setting) -> None:
@@ -645,7 +660,7 @@ def test_the_documentation_names_every_field_of_every_answer() -> None:
                     collect(item)
 
     collect(
-        [view.status(), STREAMS, EXPLAIN, STAGES, FINDINGS]
+        [view.status(), STREAMS, EXPLAIN, STAGES, FINDINGS, PROGRAMS]
         + [item | {"detail": None} for item in EVENTS]
         + DECISIONS
     )

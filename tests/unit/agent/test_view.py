@@ -17,7 +17,7 @@ from agent.policies import Policies
 from agent.sampler import Sampler
 from agent.state import State
 from agent.view import View
-from bpf.layout import Counters
+from bpf.layout import Counters, Health
 from controller.journal import Decision, Event, Journal
 from controller.limits.cgroup import read_hierarchies
 from controller.policy import parse_policy
@@ -266,6 +266,15 @@ def test_the_doctor_says_what_a_missing_thing_costs_and_of_others_nothing(shown:
     assert not findings["bpffs"]["ok"]
     assert "counters start from zero" in findings["bpffs"]["cost"]
     assert all(each["cost"] == "" for each in findings.values() if each["ok"])
+
+
+def test_the_doctor_counts_every_limit_and_every_program_that_is_loaded(
+    shown: Shown, node: Node
+) -> None:
+    answer = shown.view.doctor()
+    assert answer["limits"].keys() == {*Health.__slots__, "journal_rows"}
+    loaded = node.programs.programs if node.programs is not None else {}
+    assert [each["name"] for each in answer["programs"]] == list(loaded)
 
 
 def test_a_mode_is_asked_for_with_its_reason(shown: Shown) -> None:

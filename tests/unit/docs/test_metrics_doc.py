@@ -7,6 +7,7 @@ from agent.metrics import EngineFigures, Figures, FiguresCollector, NeighbourFig
 from agent.spans import SpanCounts
 from agent.stages import SAMPLE_NS, Sample, stage_reports
 from bpf.layout import Counters, Health
+from bpf.libbpf import Runs
 from controller.advice import Advice, Observed, advise
 from controller.timing import Timing
 
@@ -61,6 +62,7 @@ def families() -> Iterator[Metric]:
         knob_changes={("chat", "max_running"): 1},
         journal_dropped=0,
         spans=SpanCounts(dropped={"queue_full": 1}),
+        programs={"switch_tasks": Runs()},
     )
     return FiguresCollector(lambda: figures).collect()
 
