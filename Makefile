@@ -46,9 +46,15 @@ format: setup
 test: setup
 	$(BIN)/pytest -q
 
-# The proofs that take longer: every cause named, spans in a real receiver.
-test-slow: setup
-	$(BIN)/pytest -q -m slow
+# The proofs that take longer: every cause named, spans in a real receiver, metrics in a real Prometheus.
+test-slow: setup build/prometheus
+	PATH="$(CURDIR)/build/prometheus/usr/bin:$$PATH" $(BIN)/pytest -q -m slow
+
+# Debian's Prometheus, unpacked and not installed: its package would start a service.
+build/prometheus:
+	@mkdir -p build && rm -rf $@.new && mkdir $@.new
+	@cd $@.new && apt-get update -qq && apt-get download -qq prometheus && dpkg-deb -x prometheus_*.deb .
+	@mv $@.new $@
 
 # The same on Debian's kernels 5.10, 6.1, 6.12 and the newest, in QEMU.
 test-vm: setup
