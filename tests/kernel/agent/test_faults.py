@@ -245,3 +245,26 @@ def test_an_engine_that_goes_with_its_cgroup_and_comes_back_is_followed_again(
         becomes(lambda: sitsd.metric("sits_chunks_total", engine="chat") == traffic.chunks)
         assert sitsd.api.status()["controller"]["restarts"] == 0
         assert sitsd.end() == 0
+
+
+def test_a_cgroup_that_is_made_again_has_each_series_once(
+    make_cgroup: MakeGroup, site: Site
+) -> None:
+    parent = make_cgroup("often")
+    child = TwinGroup(parent.v2 / "job", parent.cpu / "job")
+    site.write(f'[neighbours.often]\ncgroup = "/{parent.cpu.name}/*"\n')
+    ids = set()
+    with site.sitsd() as sitsd:
+        for _ in range(3):
+            for directory in {child.v2, child.cpu}:
+                directory.mkdir()
+            ids.add(child.cpu_id)
+            with burning(child):
+                becomes(lambda: "often/job" in sitsd.get("/metrics")[1])
+                lines = sitsd.get("/metrics")[1].splitlines()
+            child.remove()
+            becomes(lambda: "often/job" not in sitsd.get("/metrics")[1])
+            series = [line.rpartition(" ")[0] for line in lines if not line.startswith("#")]
+            assert len(series) == len(set(series))
+            assert sum('target="often/job"' in each for each in series) == 1
+    assert len(ids) == 3

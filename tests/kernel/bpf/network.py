@@ -50,6 +50,10 @@ class Network:
     def drop_none(self) -> None:
         self._run("tc", "qdisc", "del", "dev", "lo", "root")
 
+    def link(self, state: str) -> None:
+        """`up`, or `down`: then nothing can be sent."""
+        self._run("ip", "link", "set", "lo", state)
+
     def connect(self, port: int, receive_buffer: int | None = None) -> Client:
         with in_network_of(self._pid):
             return Client.to(port, receive_buffer=receive_buffer)

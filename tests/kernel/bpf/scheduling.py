@@ -21,14 +21,17 @@ class Accounts(NamedTuple):
     run_ns: int
     wait_ns: int
     involuntary: int
+    turns: int
+    """Times it came on a CPU."""
 
 
 def accounts(pid: int) -> Accounts:
-    run_ns, wait_ns, _ = Path(f"/proc/{pid}/schedstat").read_text().split()
+    run_ns, wait_ns, turns = Path(f"/proc/{pid}/schedstat").read_text().split()
     status = dict(
         line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
     )
-    return Accounts(int(run_ns), int(wait_ns), int(status["nonvoluntary_ctxt_switches"]))
+    involuntary = int(status["nonvoluntary_ctxt_switches"])
+    return Accounts(int(run_ns), int(wait_ns), involuntary, int(turns))
 
 
 @contextmanager

@@ -1,4 +1,10 @@
-"""A task for the scheduler: `task.py burn`, `task.py burn CPU_MS` or `task.py wake TIMES`.
+"""A task for the scheduler: `task.py WHAT`, where WHAT is one of
+
+    burn              work for ever
+    burn CPU_MS       work for so long
+    wake TIMES        sleep a millisecond and work a little, so often
+    write PATH TIMES  the same, and write a byte each time, which wakes who reads
+    read PATH         read byte by byte to the end
 
 Writes "ready", waits for a line, works, and (but for the endless burn) writes "done". Then it
 blocks until its input ends.
@@ -6,6 +12,7 @@ blocks until its input ends.
 
 import sys
 import time
+from pathlib import Path
 
 
 def burn_forever() -> None:
@@ -25,16 +32,33 @@ def wake(times: int) -> None:
         sum(range(1_000))
 
 
+def write(path: str, times: int) -> None:
+    with Path(path).open("wb", buffering=0) as file:
+        for _ in range(times):
+            wake(1)
+            file.write(b".")
+
+
+def read(path: str) -> None:
+    with Path(path).open("rb", buffering=0) as file:
+        while file.read(1):
+            pass
+
+
 def main() -> None:
-    kind, *amount = sys.argv[1:]
     print("ready", flush=True)
     sys.stdin.readline()
-    if not amount:
-        burn_forever()
-    if kind == "burn":
-        burn(int(amount[0]) * 1_000_000)
-    else:
-        wake(int(amount[0]))
+    match sys.argv[1:]:
+        case ["burn"]:
+            burn_forever()
+        case ["burn", cpu_ms]:
+            burn(int(cpu_ms) * 1_000_000)
+        case ["wake", times]:
+            wake(int(times))
+        case ["write", path, times]:
+            write(path, int(times))
+        case ["read", path]:
+            read(path)
     print("done", flush=True)
     sys.stdin.read()
 

@@ -1,13 +1,17 @@
 """Retransmissions, against the counts of a network namespace that has only the engine's flow."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 
+from bpf.features import Features
 from bpf.layout import Event, EventKind
+from bpf.libbpf import Libbpf, count_runs, program_runs
 from tests.kernel.bpf.conftest import Flow
-from tests.kernel.bpf.network import some_run_is_exact
+from tests.kernel.bpf.network import go_deaf, hear_again, some_run_is_exact
+from tests.kernel.bpf.scheduling import wait_for
 from tests.kernel.bpf.wire import (
     CHUNKED_HEAD,
     LAST,
@@ -71,6 +75,33 @@ def test_bytes_sent_again_are_followed_once(flow: Flow) -> None:
     assert counted.by_kernel > 0
     stream = counted.end.stream
     assert (stream.chunks, stream.body_bytes) == (3_000, 3_000 * 10 * len(event(1)))
+
+
+def test_a_retransmission_that_failed_is_none(flow: Flow, lib: Libbpf, features: Features) -> None:
+    if not features.retransmit_error:
+        pytest.skip("before 6.17 the kernel does not tell of those that failed")
+    network, look = flow.network, flow.look
+    programs = look.watched.programs
+
+    def tried() -> int:
+        return program_runs(lib, programs.programs["retransmit"]).count
+
+    counting, (before, tried_before) = count_runs(lib), (network.retransmitted(), tried())
+    rest = chunk(event(1)) + LAST
+    with network.connect(flow.port) as client:
+        client.write(post([send(CHUNKED_HEAD), pause(0.2), send(rest)]))
+        client.read(len(CHUNKED_HEAD))
+        go_deaf(client)
+        wait_for(lambda: look.of_kind(EventKind.FIRST) != [])
+        network.link("down")
+        wait_for(lambda: tried() >= tried_before + 2)
+        network.link("up")
+        hear_again(client)
+        client.read(len(rest))
+        sent, seen = network.retransmitted() - before, look.counters.retransmits
+        failed = tried() - tried_before - seen
+    os.close(counting)
+    assert (seen, failed >= 2) == (sent, True)
 
 
 def test_nothing_is_sent_again_on_a_clean_loopback(flow: Flow) -> None:

@@ -6,8 +6,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from bpf.layout import MAX_ROLES, Counters
+from bpf.layout import MAX_ROLES, Counters, TargetKind
 from bpf.readers import Role, RoleReader
+from bpf.targets import Target
 from tests.kernel.bpf.child import Child, child
 from tests.kernel.bpf.scheduling import CPU, burning, neighbour, wait_for
 from tests.kernel.bpf.watched import Watched
@@ -73,6 +74,18 @@ def test_each_name_has_the_time_of_its_thread(
             found = shares(watched, reader, row, process, name, 60)
             assert found.pop(name) > 0.8
             assert sum(found.values()) < 0.2
+
+
+def test_an_idle_task_never_waits_and_never_runs(
+    watched: Watched, reader: RoleReader, make_cgroup: MakeGroup
+) -> None:
+    # idle tasks, named swapper, are in the root cgroup, and one is runnable whenever its CPU sleeps
+    root = make_cgroup("any").cpu.parent.stat().st_ino
+    row = watched.watch(Target("root", TargetKind.NEIGHBOUR, cpu_cgroups=frozenset([root])))
+    wait_for(lambda: watched.reader.counters(row).waits > 100)
+    names = of(reader, row)
+    assert names
+    assert not [name for name in names if name.startswith("swapper")]
 
 
 def test_names_have_the_waits_of_their_threads(

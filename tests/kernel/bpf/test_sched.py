@@ -1,6 +1,8 @@
 """Run-queue delay, against what the scheduler itself accounts to the same tasks."""
 
+import os
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -96,6 +98,22 @@ def test_nothing_is_counted_for_a_cgroup_that_is_not_watched(
     before = [counted(watched, row) for row in range(MAX_TARGETS)]
     worked(make_cgroup("unwatched"), "wake", "50")
     assert [counted(watched, row) for row in range(MAX_TARGETS)] == before
+
+
+def test_who_is_woken_counts_and_not_who_wakes(
+    watched: Watched, make_cgroup: MakeGroup, tmp_path: Path
+) -> None:
+    fifo, woken, waker = tmp_path / "fifo", make_cgroup("woken"), make_cgroup("waker")
+    os.mkfifo(fifo)
+    for group, other in ((woken, waker), (waker, woken)):
+        row = watched.watch(neighbour(group))
+        reads, writes = ("read", str(fifo)), ("write", str(fifo), "100")
+        mine, others = (reads, writes) if group is woken else (writes, reads)
+        with task(group, *mine) as one, task(other, *others) as another:
+            one.answer()
+            another.answer()
+            one.wait_until_it_blocks()
+            assert 50 <= counted(watched, row).waits <= accounts(one.pid).turns
 
 
 def test_row_0_is_nobodys(watched: Watched) -> None:

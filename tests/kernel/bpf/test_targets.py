@@ -13,7 +13,7 @@ from bpf.readers import read_culprits
 from bpf.targets import Target, TargetTable
 from tests.kernel.bpf.conftest import MAX_TARGETS, Engine, engine_target, server
 from tests.kernel.bpf.network import Network
-from tests.kernel.bpf.scheduling import burning, neighbour, wait_for, worked
+from tests.kernel.bpf.scheduling import burning, neighbour, task, wait_for, worked
 from tests.kernel.bpf.watched import Watched, watching
 from tests.kernel.bpf.wire import LAST, Client, chunk, chunked, event, pause, post, send
 from tests.kernel.conftest import MakeGroup
@@ -125,6 +125,27 @@ def test_a_removed_target_leaves_nothing_to_the_next_in_its_row(
         assert empty.reader.counters(row) == Counters()
         assert empty.histogram("wait_histograms", row) == EMPTY
         assert not [each for each in read_culprits(culprits) if each.row == row]
+
+
+def test_a_cgroup_id_that_comes_again_counts_for_its_new_target_alone(
+    empty: Watched, make_cgroup: MakeGroup
+) -> None:
+    """The kernel may give a new cgroup the id of one that is gone; tasks remember by id."""
+    group = make_cgroup("first")
+    cgroups = frozenset([group.cpu_id])
+    old, new = (Target(name, TargetKind.NEIGHBOUR, cpu_cgroups=cgroups) for name in ("old", "new"))
+    with task(group, "wake", "1000000") as started:
+        row = empty.watch(old, named("between"))
+        wait_for(lambda: empty.reader.counters(row).waits > 20)
+        empty.watch(named("between"))
+        with started.stopped():
+            other = empty.watch(new, named("between"), named("last"))
+            before = empty.reader.counters(other)
+        wait_for(lambda: empty.reader.counters(other).waits > 20)
+        assert before == Counters()
+        assert empty.table.rows.keys() == {"new", "between", "last"}
+        beside = [empty.table.rows[name] for name in ("between", "last")]
+        assert [empty.reader.counters(each) for each in beside] == [Counters()] * 2
 
 
 def test_a_removed_engines_streams_leave_nothing_to_the_next_in_its_row(engine: Engine) -> None:
