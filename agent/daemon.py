@@ -269,7 +269,7 @@ class Daemon:
         cause, evidence = str(verdict.cause), verdict.evidence
         ended = take(self._state.streams, event, name, self._slos[name], cause, evidence)
         if ended is not None:
-            self._state.count_end(name, ended.reason, ended.good)
+            self._state.count_end(name, ended.reason, ended.good, ended.untold)
         if self._tracing is not None:
             self._tracing.stream(name, event, ended)
 
@@ -472,6 +472,7 @@ class Daemon:
                 gap=node.histogram("gap", engine.name),
                 wait=node.histogram("wait", engine.name),
                 ends=state.ends(engine.name),
+                untold=state.untold(engine.name),
                 good=state.good(engine.name),
                 slow=state.slow(engine.name),
                 status=state.engine_status(engine.name),

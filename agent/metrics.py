@@ -84,6 +84,7 @@ class EngineFigures:
     gap: Histogram = EMPTY
     wait: Histogram = EMPTY
     ends: Mapping[str, int] = field(default_factory=dict)
+    untold: Mapping[str, int] = field(default_factory=dict)
     good: int = 0
     slow: Mapping[str, int] = field(default_factory=dict)
     status: Mapping[str, Any] | None = None
@@ -325,6 +326,11 @@ def _streams(engines: tuple[EngineFigures, ...]) -> Iterator[Metric]:
         "Streams that ended since the agent's start, by reason.",
         labels=["engine", "reason"],
     )
+    untold = CounterMetricFamily(
+        "sits_streams_without_first_token",
+        "Streams that ended without a first token since the agent's start, by reason.",
+        labels=["engine", "reason"],
+    )
     good = CounterMetricFamily(
         "sits_streams_good",
         "Streams that met their SLO since the agent's start.",
@@ -340,13 +346,15 @@ def _streams(engines: tuple[EngineFigures, ...]) -> Iterator[Metric]:
     for engine in engines:
         for reason, count in engine.ends.items():
             ends.add_metric([engine.name, reason], count)
+        for why, count in engine.untold.items():
+            untold.add_metric([engine.name, why], count)
         good.add_metric([engine.name], engine.good)
         for cause, count in engine.slow.items():
             slow.add_metric([engine.name, cause], count)
         active.add_metric([engine.name], engine.under_way)
         for of, ms in engine.slo_ms.items():
             slo.add_metric([engine.name, of], ms / 1e3)
-    yield from (ends, good, slow, active, slo)
+    yield from (ends, untold, good, slow, active, slo)
 
 
 def _cpu(figures: Figures) -> Iterator[Metric]:

@@ -262,6 +262,7 @@ def _engine(item: Json) -> RenderableType:
             f"{f' ({deferred} of them deferred)' if (deferred := item['deferred']) else ''},"
             f" KV {percent(item['kv_use'])}",
         ),
+        ("stalls", f"{percent(item['stall_rate'])} of writes left bytes unsent"),
         ("pressure", _pressure(item["backpressure"])),
         ("cause", Text.assemble(cause_text(item["cause"]), f": {item['cause_meaning']}")),
     ]
@@ -273,6 +274,10 @@ def _engine(item: Json) -> RenderableType:
     facts += [("model", _model(item["model"]))] if item["model"] else []
     facts += [("plan", _plan(item["plan"]))] if item["plan"] else []
     facts.append(("totals", ", ".join(f"{name} {count}" for name, count in totals.items())))
+    untold = item["no_first_token"]
+    if untold:
+        reasons = ", ".join(f"{why} {count}" for why, count in untold.items())
+        facts.append(("no token", reasons))
     facts += [("sockets", sockets_text(item["sockets"]))] if item["found"] else []
     facts += [("cgroup", item["cgroup"])] if item["cgroup"] else []
     title = Text.assemble((item["name"], "bold"), f"  {', '.join(head)}{also(item['detail'])}")

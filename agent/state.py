@@ -41,6 +41,7 @@ class State:
         self._decisions: Counter[tuple[str, str]] = Counter()
         self._knob_changes: Counter[tuple[str, str]] = Counter()
         self._ends: Counter[tuple[str, str]] = Counter()
+        self._untold: Counter[tuple[str, str]] = Counter()
         self._good: Counter[str] = Counter()
         self._recent_good: dict[str, deque[tuple[float, bool]]] = {}
         self._causes: dict[str, _Growing] = {}
@@ -163,10 +164,12 @@ class State:
         with self.lock:
             return dict(self._knob_changes)
 
-    def count_end(self, engine: str, reason: str, good: bool) -> None:
-        """Count a stream that ended."""
+    def count_end(self, engine: str, reason: str, good: bool, untold: str | None = None) -> None:
+        """Count a stream that ended; `untold` is why it had no first token, if it had none."""
         with self.lock:
             self._ends[engine, reason] += 1
+            if untold is not None:
+                self._untold[engine, untold] += 1
             self._good[engine] += good
             recent = self._recent_good.setdefault(engine, deque(maxlen=RECENT_ENDS))
             recent.append((time.monotonic(), good))
@@ -185,6 +188,11 @@ class State:
         """Streams that ended, by reason."""
         with self.lock:
             return {reason: n for (name, reason), n in self._ends.items() if name == engine}
+
+    def untold(self, engine: str) -> dict[str, int]:
+        """Streams that ended without a first token, by why."""
+        with self.lock:
+            return {why: n for (name, why), n in self._untold.items() if name == engine}
 
     def good(self, engine: str) -> int:
         """Streams that met the SLO."""

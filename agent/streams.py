@@ -21,8 +21,9 @@ _PATH_CHARACTERS: Final = 200
 class Ended:
     """A stream that ended: `seq` counts them, `good` says whether it met its engine's SLO.
 
-    `streaming` is false for an answer that was no event stream: it has no TTFT and no gaps. `cause`
-    is why it was slow, if it was, and `evidence` the figures that speak for that.
+    `streaming` is false for an answer that was no event stream: it has no TTFT and no gaps.
+    `untold` is why it had no first token, if it was to have one. `cause` is why it was slow, if it
+    was, and `evidence` the figures that speak for that.
     """
 
     seq: int
@@ -34,6 +35,7 @@ class Ended:
     good: bool
     streaming: bool
     cause: str
+    untold: str | None = None
     evidence: Mapping[str, float] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
@@ -60,6 +62,7 @@ class Ended:
             "body_bytes": s.body_bytes,
             "retransmits": s.retransmits,
             "reason": self.reason,
+            "no_first_token": self.untold,
             "good": self.good,
             "cause": self.cause,
             "evidence": dict(self.evidence),
@@ -75,6 +78,20 @@ def is_good(stream: Stream, reason: str, slo: Slo) -> bool:
     if stream.ttft_ns is None:
         return not is_streaming(stream)
     return stream.ttft_ns <= slo.ttft_ms * 1e6 and stream.gaps_over == 0
+
+
+def why_untold(stream: Stream, reason: str) -> str | None:
+    """Why a stream ended without a first token; None if it had one or was to have none.
+
+    `error` is an answer with a status of 400 or above. The others are how it ended: `complete` is a
+    stream of no token at all, `client_reset` mostly a user who would not wait any longer. A whole
+    answer that is no stream was to have none; what was not answered may have been to become one.
+    """
+    if stream.first_ns or stream.flags & stream.flags.OPAQUE:
+        return None
+    if stream.status >= 400:
+        return "error"
+    return reason if is_streaming(stream) or not stream.head_ns else None
 
 
 def is_streaming(stream: Stream) -> bool:
@@ -131,6 +148,7 @@ class StreamLog:
                 good=good,
                 streaming=is_streaming(stream),
                 cause="none" if good else cause,
+                untold=why_untold(stream, reason),
                 evidence={} if good or evidence is None else evidence,
             )
             self._ended.append(done)

@@ -39,6 +39,7 @@ _TOTALS: Final = (
     "ends_complete",
     "ends_early",
     "ends_unstarted",
+    "deadlines_missed",
     "retransmits",
     "errors",
     "body_bytes",
@@ -238,6 +239,7 @@ class View:
             **_from_window(window),
             "attainment": state.attainment(engine.name, ATTAINMENT_S),
             "totals": {name: getattr(totals, name) for name in _TOTALS},
+            "no_first_token": state.untold(engine.name),
         }
 
     def _decisions(self, engine: str, since_wall_ns: int) -> list[JsonObject]:
@@ -299,6 +301,7 @@ def _from_window(window: Window | None) -> JsonObject:
         "window_s": seconds,
         "requests_per_s": counters.requests / seconds if seconds else 0.0,
         "chunks_per_s": counters.chunks / seconds if seconds else 0.0,
+        "stall_rate": counters.writes_stalled / counters.writes if counters.writes else None,
         "ttft_ms": _quantiles(window.ttft if window is not None else None),
         "gap_ms": _quantiles(window.gap if window is not None else None),
         "run_queue_ms": _quantiles(window.wait if window is not None else None),

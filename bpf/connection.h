@@ -26,6 +26,7 @@ struct connection {
 	u8 post_seen; /* so many bytes of "POST " came in so far */
 	u8 heard; /* the client has spoken since the engine did: its next bytes begin no request */
 	u8 window_closed; /* the client may send nothing */
+	u8 left; /* the client has closed its side */
 	u8 spoke; /* opaque: the engine has answered in this turn */
 	u8 turns; /* opaque: 0 or some */
 };

@@ -83,7 +83,7 @@ struct inet_connection_sock {
 	u8 icsk_ca_state : 5;
 	u8 icsk_pending;
 	u8 icsk_retransmits;
-	u8 icsk_probes_out;
+	u32 icsk_probes_tstamp;
 };
 
 struct tcp_sock {

@@ -51,7 +51,8 @@ class EndReason(IntEnum):
     """Why a stream ended.
 
     `COMPLETE`: its framing said so. `SERVER_CLOSED`: the engine closed or reset before that.
-    `CLIENT_RESET`: the client gave up. `CLOSED`: the network did, by a timeout or another error.
+    `CLIENT_RESET`: the client gave up: it reset, or closed and then so did the engine. `CLOSED`:
+    the network did, by a timeout or another error.
     `LOST`: the bytes were not HTTP/1.1 as we know it, or left before we looked.
     """
 

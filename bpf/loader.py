@@ -335,25 +335,15 @@ def _kept_maps(lib: Libbpf, plan: Plan, objects: Path, names: list[str]) -> dict
     """The pinned maps that fit what the objects want, by type, sizes and entries."""
     assert plan.pin_dir is not None
     kept: dict[str, int] = {}
-    for name in names:
-        opened, handles = _open(lib, objects / f"{name}.bpf.o", plan, {})
-        for map_name, handle in handles.items():
-            if map_name in kept:
-                continue
-            fd = _get(lib, plan.pin_dir / "maps" / map_name)
-            if fd is None:
-                continue
-            wanted = (
-                lib.bpf_map__type(handle),
-                lib.bpf_map__key_size(handle),
-                lib.bpf_map__value_size(handle),
-                lib.bpf_map__max_entries(handle),
-            )
-            if map_info(lib, fd) == wanted:
-                kept[map_name] = fd
-            else:
-                os.close(fd)
-        opened.close()
+    try:
+        for name in names:
+            opened, handles = _open(lib, objects / f"{name}.bpf.o", plan, {})
+            _keep(lib, plan.pin_dir / "maps", handles, kept)
+            opened.close()
+    except BaseException:
+        for fd in kept.values():
+            os.close(fd)
+        raise
     # counters without the names of their rows would be misread, and so would what a task remembers
     # of its target without the generation it was true in
     if not {"targets", "counters", "generation"} <= kept.keys():
@@ -361,6 +351,26 @@ def _kept_maps(lib: Libbpf, plan: Plan, objects: Path, names: list[str]) -> dict
             os.close(fd)
         return {}
     return kept
+
+
+def _keep(lib: Libbpf, directory: Path, handles: Mapping[str, int], kept: dict[str, int]) -> None:
+    """Add those pinned maps that fit an object's."""
+    for name, handle in handles.items():
+        if name in kept:
+            continue
+        fd = _get(lib, directory / name)
+        if fd is None:
+            continue
+        wanted = (
+            lib.bpf_map__type(handle),
+            lib.bpf_map__key_size(handle),
+            lib.bpf_map__value_size(handle),
+            lib.bpf_map__max_entries(handle),
+        )
+        if map_info(lib, fd) == wanted:
+            kept[name] = fd
+        else:
+            os.close(fd)
 
 
 def _listed(directory: Path) -> list[Path]:

@@ -324,6 +324,8 @@ int stream_in(struct __sk_buff *skb)
 		end_stream(c, END_CLIENT_RESET, bpf_ktime_get_ns());
 		return PASS;
 	}
+	if (c && s.flags & FIN)
+		c->left = 1;
 	if (!s.payload_len)
 		return PASS;
 	if (c && c->in_known && (int)(s.seq + s.payload_len - c->in_next) <= 0)
@@ -401,6 +403,12 @@ static __always_inline bool is_until_close(struct connection *c)
 	       (phase == PHASE_OPAQUE && c->spoke);
 }
 
+/* The engine closed in mid-stream: of itself, or because its client had closed before. */
+static __always_inline u32 closed_by(struct connection *c)
+{
+	return c->left ? END_CLIENT_RESET : END_SERVER_CLOSED;
+}
+
 static __always_inline void end_walk(struct walk *w, struct segment *s)
 {
 	struct connection *c = w->connection;
@@ -422,7 +430,7 @@ static __always_inline void end_walk(struct walk *w, struct segment *s)
 	if (is_until_close(c) && !(s->flags & RST))
 		end_stream(c, END_COMPLETE, w->now);
 	else if (c->follow.phase != PHASE_TRAILER)
-		end_stream(c, END_SERVER_CLOSED, w->now);
+		end_stream(c, closed_by(c), w->now);
 	c->follow.phase = PHASE_LOST;
 }
 
@@ -455,7 +463,7 @@ static __always_inline void close_connection(struct sock *sk, struct connection 
 		tp = bpf_skc_to_tcp_sock(sk);
 		if (tp)
 			take_chrono(c, tp, false);
-		end_stream(c, by_network ? END_CLOSED : END_SERVER_CLOSED, now);
+		end_stream(c, by_network ? END_CLOSED : closed_by(c), now);
 	}
 	c->follow.phase = PHASE_LOST;
 	end_blocked(c, counters_of(c->stream.slot), now);
@@ -483,7 +491,7 @@ int BPF_PROG(socket_state, struct sock *sk, int old_state, int new_state)
 
 /* The kernel leaves a tracing program out where it would interrupt itself. So what missed its end
  * has it here, when its socket goes. The engine may have taken the error by now, but what made TCP
- * give up is still there: it sent again, or probed, in vain. */
+ * give up is still there: it sent again, or probed a closed window, in vain. */
 SEC("tp_btf/tcp_destroy_sock")
 int BPF_PROG(socket_gone, struct sock *sk)
 {
@@ -493,6 +501,6 @@ int BPF_PROG(socket_gone, struct sock *sk)
 	if (c)
 		close_connection(sk, c,
 				 BPF_CORE_READ(icsk, icsk_retransmits) ||
-					 BPF_CORE_READ(icsk, icsk_probes_out));
+					 BPF_CORE_READ(icsk, icsk_probes_tstamp));
 	return 0;
 }

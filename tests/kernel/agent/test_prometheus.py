@@ -1,9 +1,12 @@
 """Debian's Prometheus scrapes a sitsd that watches a streaming engine."""
 
 import math
+import re
 import statistics
 import subprocess
 from itertools import pairwise
+from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -18,13 +21,36 @@ from .waiting import becomes
 
 pytestmark = [pytest.mark.kernel, pytest.mark.slow]
 
-TROUBLES = (
+DOC: Final = Path(__file__).parents[3] / "docs" / "metrics.md"
+TROUBLES: Final = (
     "prometheus_target_scrapes_sample_duplicate_timestamp_total",
     "prometheus_target_scrapes_sample_out_of_order_total",
     "prometheus_target_scrapes_sample_out_of_bounds_total",
     "prometheus_target_scrapes_exceeded_sample_limit_total",
 )
 """What Prometheus counts when a target's exposition does not hold."""
+
+RULE_TEST: Final = """
+rule_files: [rules.yml]
+evaluation_interval: 1m
+tests:
+  - interval: 15s
+    input_series:
+      - series: 'sits_writes_total{engine="stalls"}'
+        values: '0+1000x60'
+      - series: 'sits_writes_stalled_total{engine="stalls"}'
+        values: '0+40x60'
+      - series: 'sits_writes_total{engine="flows"}'
+        values: '0+1000x60'
+      - series: 'sits_writes_stalled_total{engine="flows"}'
+        values: '0+30x60'
+    alert_rule_test:
+      - eval_time: 10m
+        alertname: SitsChunksStall
+        exp_alerts:
+          - exp_labels: {engine: stalls}
+            exp_annotations: {summary: "stalls: 4% of writes leave bytes unsent"}
+"""
 
 
 def scraped(server: Prometheus, sitsd: Sitsd, name: str) -> bool:
@@ -106,3 +132,26 @@ def test_promtool_finds_nothing_to_object_to_in_a_live_scrape(node: Node, site: 
         ["promtool", "check", "metrics"], input=text, text=True, capture_output=True, check=False
     )
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_the_rules_of_the_document_hold_and_name_metrics_there_are(
+    node: Node, site: Site, tmp_path: Path
+) -> None:
+    (rules,) = re.findall(r"```yaml\n(.*?)```", DOC.read_text(), re.DOTALL)
+    (path := tmp_path / "rules.yml").write_text(rules)
+    subprocess.run(["promtool", "check", "rules", str(path)], capture_output=True, check=True)
+    site.write(node.targets())
+    with site.sitsd() as sitsd:
+        sitsd.following()
+        names = {name for name, _ in sitsd.metrics()}
+    assert set(re.findall(r"\bsits_\w+", rules)) - {"sits_stall_rate"} <= names
+
+
+def test_stalls_raise_their_alert(tmp_path: Path) -> None:
+    (rules,) = re.findall(r"```yaml\n(.*?)```", DOC.read_text(), re.DOTALL)
+    (tmp_path / "rules.yml").write_text(rules)
+    (path := tmp_path / "test.yml").write_text(RULE_TEST)
+    done = subprocess.run(
+        ["promtool", "test", "rules", str(path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

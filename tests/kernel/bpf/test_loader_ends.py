@@ -73,9 +73,12 @@ def test_pins_where_no_bpffs_is_are_refused(
 
 
 def spoil(path: Path) -> None:
-    """An object that opens as any, but whose programs the verifier must refuse."""
+    """An object that opens as any, but whose programs the verifier must refuse.
+
+    Code comes first in it; the same bytes further on would be no instruction.
+    """
     exit_instruction, no_instruction = b"\x95" + bytes(7), b"\xff" * 8
-    path.write_bytes(path.read_bytes().replace(exit_instruction, no_instruction))
+    path.write_bytes(path.read_bytes().replace(exit_instruction, no_instruction, 1))
 
 
 def test_programs_the_kernel_refuses_leave_what_runs_alone(
@@ -109,6 +112,17 @@ def test_a_failed_start_leaves_no_descriptor_open(agent: Agent, other_objects: P
     before = open_descriptors()
     spoil(other_objects / "stream.bpf.o")
     with pytest.raises(LibbpfError):
+        agent.start(other_objects)
+    assert open_descriptors() == before
+
+
+def test_a_start_that_can_not_open_an_object_leaves_no_descriptor_open(
+    agent: Agent, other_objects: Path
+) -> None:
+    agent.start()
+    before = open_descriptors()
+    (other_objects / "stream.bpf.o").write_bytes(b"not an object")
+    with pytest.raises(LibbpfError, match=r"^could not open BPF object"):
         agent.start(other_objects)
     assert open_descriptors() == before
 

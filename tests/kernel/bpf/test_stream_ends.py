@@ -93,6 +93,15 @@ def test_a_client_that_closes_after_reading_all_so_far_gave_up(engine: Engine) -
     assert (end.reason, end.stream.chunks) == (EndReason.CLIENT_RESET, 3)
 
 
+def test_a_server_that_closes_because_its_client_did_did_not_end_it(engine: Engine) -> None:
+    look = engine.look()
+    with Client.to(engine.port) as client:
+        client.write(post([send(BEGUN), pause(0.05), CLOSE]))
+        client.read(len(BEGUN))
+    end = look.end()
+    assert (end.reason, end.stream.chunks) == (EndReason.CLIENT_RESET, 2)
+
+
 def test_a_client_that_only_stops_sending_still_gets_its_stream(engine: Engine) -> None:
     look = engine.look()
     with Client.to(engine.port) as client:

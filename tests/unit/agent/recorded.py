@@ -99,6 +99,7 @@ ENGINE: JsonObject = {
     "window_s": 10.0,
     "requests_per_s": 5.2,
     "chunks_per_s": 410.3,
+    "stall_rate": 0.0012,
     "ttft_ms": {"p50": 212.4, "p99": 742.0},
     "gap_ms": {"p50": 21.3, "p99": 183.2},
     "run_queue_ms": {"p50": 0.04, "p99": 14.2},
@@ -114,10 +115,12 @@ ENGINE: JsonObject = {
         "ends_complete": 18_150,
         "ends_early": 31,
         "ends_unstarted": 11,
+        "deadlines_missed": 31,
         "retransmits": 4,
         "errors": 2,
         "body_bytes": 310_244_112,
     },
+    "no_first_token": {"client_reset": 9, "server_closed": 2, "error": 2},
     "model": {
         "trusted": True,
         "base_ms": 1.84,
@@ -158,11 +161,13 @@ UNSEEN: JsonObject = ENGINE | {
     "sockets": sockets_answer(EngineSockets()),
     "requests_per_s": None,
     "chunks_per_s": None,
+    "stall_rate": None,
     "ttft_ms": {"p50": None, "p99": None},
     "gap_ms": {"p50": None, "p99": None},
     "run_queue_ms": {"p50": None, "p99": None},
     "attainment": None,
     "totals": dict.fromkeys(ENGINE["totals"], 0),
+    "no_first_token": {},
     "model": None,
     "plan": None,
 }
@@ -235,6 +240,7 @@ def stream(seq: int, **changes: Any) -> JsonObject:
         "body_bytes": 28_114,
         "retransmits": 0,
         "reason": "complete",
+        "no_first_token": None,
         "good": True,
         "cause": "none",
         "ended_unix_s": WALL_NS / 1e9 + seq,
@@ -247,7 +253,7 @@ STREAMS = [
     stream(2, gap_max_ms=311.4, gaps_over=4, good=False, cause="neighbour_cpu"),
     stream(
         3, ttft_ms=None, gap_max_ms=None, gap_mean_ms=None, chunks=0, reason="client_reset",
-        good=False, cause="queue", path="/v1/completions",
+        no_first_token="client_reset", good=False, cause="queue", path="/v1/completions",
     ),
 ]  # fmt: skip
 

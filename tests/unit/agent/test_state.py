@@ -121,8 +121,9 @@ def test_ends_and_decisions_are_counted_by_their_kind() -> None:
     state = State(POLICY)
     for reason, good in (("complete", True), ("complete", False), ("closed", False)):
         state.count_end("chat", reason, good)
-    state.count_end("code", "lost", False)
+    state.count_end("code", "lost", False, "lost")
     state.count_decision("chat", "batch")
+    assert (state.untold("chat"), state.untold("code")) == ({}, {"lost": 1})
     assert state.ends("chat") == {"complete": 2, "closed": 1}
     assert (state.good("chat"), state.good("code")) == (1, 0)
     assert state.decisions() == {("chat", "batch"): 1}

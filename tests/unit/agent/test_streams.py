@@ -5,7 +5,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.streams import KEPT, MAX_UNDER_WAY, StreamLog, is_good, request_path, take
+from agent.streams import (
+    KEPT,
+    MAX_UNDER_WAY,
+    StreamLog,
+    is_good,
+    request_path,
+    take,
+    why_untold,
+)
 from bpf.layout import EndReason, Event, EventKind, StreamFlags
 from controller.policy_model import Slo
 
@@ -45,6 +53,29 @@ def test_a_stream_is_good_if_complete_without_error_and_within_both_limits(
     reason: str, fields: dict[str, Any], good: bool
 ) -> None:
     assert is_good(stream(**fields), reason, SLO) is good
+
+
+UNANSWERED: dict[str, Any] = {"first_ns": 0, "head_ns": 0, "status": 0, "flags": StreamFlags(0)}
+
+
+@pytest.mark.parametrize(
+    ("reason", "fields", "why"),
+    [
+        ("complete", {}, None),
+        ("client_reset", {}, None),
+        ("complete", {"first_ns": 0}, "complete"),
+        ("client_reset", {"first_ns": 0}, "client_reset"),
+        ("server_closed", UNANSWERED, "server_closed"),
+        ("complete", {"first_ns": 0, "flags": LENGTH}, None),
+        ("complete", {"first_ns": 0, "flags": LENGTH, "status": 503}, "error"),
+        ("server_closed", {"first_ns": 0, "status": 500}, "error"),
+        ("complete", UNANSWERED | {"flags": StreamFlags.OPAQUE}, None),
+    ],
+)
+def test_a_stream_without_a_first_token_says_why_if_it_was_to_have_one(
+    reason: str, fields: dict[str, Any], why: str | None
+) -> None:
+    assert why_untold(stream(**fields), reason) == why
 
 
 @settings(deadline=None)

@@ -60,7 +60,13 @@ class Shown:
             self.state.history("chat").add(
                 Moment(
                     now_ns + (number - len(causes)) * SECOND_NS,
-                    Counters(requests=number, chunks=4 * number, run_ns=number * MS),
+                    Counters(
+                        requests=number,
+                        chunks=4 * number,
+                        run_ns=number * MS,
+                        writes=8 * number,
+                        writes_stalled=number,
+                    ),
                     cause_ns,
                     ttft=histogram(),
                     gap=histogram(*[20 * MS] * number),
@@ -118,6 +124,7 @@ def test_an_engine_not_looked_for_yet_is_shown_as_that(shown: Shown) -> None:
     assert (engine["found"], engine["detail"]) == (False, "not looked for yet")
     assert engine["admin"]["state"] == "none"
     assert engine["attainment"] is None
+    assert (engine["stall_rate"], engine["no_first_token"]) == (None, {})
     assert engine["gap_ms"] == {"p50": None, "p99": None}
     assert set(engine["totals"].values()) == {0}
 
@@ -137,6 +144,7 @@ def test_rates_and_quantiles_are_of_the_window(shown: Shown) -> None:
     assert engine["window_s"] == pytest.approx(2)
     assert engine["requests_per_s"] == pytest.approx(1)
     assert engine["chunks_per_s"] == pytest.approx(4)
+    assert engine["stall_rate"] == pytest.approx(1 / 8)
     assert engine["gap_ms"]["p50"] == pytest.approx(20, rel=0.0625)
     assert engine["ttft_ms"]["p50"] is None
 

@@ -39,6 +39,7 @@ def families() -> Iterator[Metric]:
         0,
         Counters(),
         ends={"complete": 1},
+        untold={"error": 1},
         slow={"batch": 1},
         status=STATUS,
         cause_ns={"batch": 1},
