@@ -294,6 +294,26 @@ def test_streams_of_one_connection_are_counted_apart(
 
 
 @pytest.mark.usefixtures("streaming")
+def test_a_start_shows_what_stands_far_into_the_head(
+    start: Load, server: Server, lib: Libbpf
+) -> None:
+    programs = start()
+    watch(programs, server.cgroup, server.port)
+    events: list[Event] = []
+    with closing(
+        Ring(lib, programs.maps["events"], lambda raw: events.append(parse_event(raw)))
+    ) as ring:
+        with server.connection() as client:
+            headers = {"x-padding": "p" * 700, "traceparent": "here"}
+            client.request("POST", "/2", body=b"{}", headers=headers)
+            assert client.getresponse().read().count(b"data:") == 2
+        wait_until(lambda: counters(programs).ends_complete == 1, "the stream's end")
+        ring.consume()
+    head = events[0].head
+    assert head.index(b"\r\ntraceparent: here\r\n") > 700
+
+
+@pytest.mark.usefixtures("streaming")
 def test_retransmits_are_counted_and_chunks_not_twice(start: Load, server: Server) -> None:
     programs = start()
     watch(programs, server.cgroup, server.port)
