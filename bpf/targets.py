@@ -1,5 +1,6 @@
 """The targets the kernel knows: which cgroups, processes and ports are whose, and their rows."""
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,6 +42,15 @@ class Target:
     processes: frozenset[int] = field(default_factory=frozenset)
     stream_cgroups: frozenset[int] = field(default_factory=frozenset)
     ports: frozenset[int] = field(default_factory=frozenset)
+
+
+def carried_name(name: str) -> str:
+    """What a row has room for of a target's name: all of it, or its beginning and a hash of all."""
+    if len(name.encode()) < NAME_BYTES:
+        return name
+    mark = "~" + hashlib.sha256(name.encode()).hexdigest()[:16]
+    room = NAME_BYTES - 1 - len(mark)
+    return name.encode()[:room].decode(errors="ignore") + mark
 
 
 def _owners(targets: Sequence[Target], rows: Mapping[str, int]) -> dict[str, dict[int, int]]:
@@ -93,6 +103,9 @@ class TargetTable:
     def apply(self, targets: Iterable[Target]) -> list[str]:
         """Make the kernel watch exactly these; returns the names there was no row left for."""
         wanted = {target.name: target for target in targets}
+        # rows that an earlier agent left bear what they have room for
+        whole = {carried_name(name): name for name in wanted}
+        self._rows = {whole.get(name, name): row for name, row in self._rows.items()}
         gone = [self._rows[name] for name in self._rows.keys() - wanted.keys()]
         if gone:
             # first nothing may count into these rows any more, then they are cleared
@@ -137,7 +150,7 @@ class TargetTable:
                 target.wait_edge_ns,
                 target.first_chunk_deadline_ns,
                 target.kind,
-                target.name.encode()[: NAME_BYTES - 1],
+                carried_name(target.name).encode(),
             ),
         )
         return True

@@ -107,6 +107,24 @@ def test_the_longest_name_keeps_its_row_over_a_restart(empty: Watched) -> None:
     assert TargetTable(empty.programs).rows == empty.table.rows
 
 
+def test_names_too_long_for_a_row_keep_theirs_over_a_restart_each_its_own(
+    empty: Watched, make_cgroup: MakeGroup
+) -> None:
+    group, other = make_cgroup("long"), make_cgroup("other")
+    long, alike = (
+        named("neighbours/" + "é" * 100 + end, each.cpu_id)
+        for end, each in (("a", group), ("b", other))
+    )
+    row = empty.watch(long, alike)
+    worked(group, "wake", "20")
+    before, rows = empty.reader.counters(row), empty.table.rows
+    restarted = TargetTable(empty.programs)
+    restarted.apply([alike, long])
+    assert restarted.rows == rows
+    assert empty.reader.counters(row) == before != Counters()
+    assert empty.reader.counters(rows[alike.name]) == Counters()
+
+
 def test_a_name_of_any_language_keeps_its_row_over_a_restart(empty: Watched) -> None:
     empty.table.apply([named("größe-東京")])
     assert TargetTable(empty.programs).rows == {"größe-東京": 1}

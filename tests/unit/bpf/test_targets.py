@@ -1,7 +1,10 @@
 """What the kernel's tables are to hold for some targets."""
 
-from bpf.layout import TargetKind
-from bpf.targets import Target, _owners
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bpf.layout import NAME_BYTES, TargetKind
+from bpf.targets import Target, _owners, carried_name
 
 
 def engine(name: str, *cgroups: int, port: int = 8000) -> Target:
@@ -41,3 +44,16 @@ def test_what_runs_is_known_by_cgroup_and_process() -> None:
     )
     owners = _owners([target], {"a": 4})
     assert (owners["cpu_cgroups"], owners["processes"]) == ({5: 4}, {70: 4})
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=200))
+def test_a_row_has_room_for_what_it_carries_of_any_name(name: str) -> None:
+    carried = carried_name(name)
+    assert len(carried.encode()) < NAME_BYTES
+    assert carried_name(carried) == carried
+    assert (carried == name) == (len(name.encode()) < NAME_BYTES)
+
+
+def test_long_names_that_begin_alike_are_carried_apart() -> None:
+    names = ["n" * length + end for length in (62, 63, 64, 200) for end in "ab"]
+    assert len({carried_name(name) for name in names}) == len(names)
