@@ -90,7 +90,8 @@ struct health {
 	u64 storage_full;
 	u64 lost_streams;
 	u64 culprits_full;
-	u64 pad[3];
+	u64 roles_full; /* a thread's name found no row */
+	u64 pad[2];
 };
 
 #define COMM_BYTES 16

@@ -161,6 +161,7 @@ class Health:
     storage_full: int = 0
     lost_streams: int = 0
     culprits_full: int = 0
+    roles_full: int = 0
 
 
 @dataclass(frozen=True, slots=True)

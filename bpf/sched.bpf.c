@@ -212,6 +212,14 @@ static __always_inline void blame(struct task_struct *holder, u32 slot, u64 wait
 	}
 }
 
+static __always_inline void note_no_role(void)
+{
+	struct health *h = health_here();
+
+	if (h)
+		ADD(h->roles_full, 1);
+}
+
 /* The row that counts for this thread's name: looked up once a second, given out when it is new. */
 static __always_inline void find_role(struct task_struct *task, struct task_state *state, u64 now)
 {
@@ -245,8 +253,11 @@ static __always_inline void find_role(struct task_struct *task, struct task_stat
 		row = bpf_map_lookup_elem(&role_rows, &key);
 		if (row)
 			state->role = *row;
+		else
+			note_no_role();
 		return;
 	}
+	note_no_role();
 }
 
 static __always_inline struct role *role_of(struct task_struct *task, struct task_state *state,

@@ -160,9 +160,11 @@ def test_more_names_than_there_are_rows_do_no_harm(
     group, other = make_cgroup("crowd"), make_cgroup("other")
     watched.watch(neighbour(group), neighbour(other))
     row, beside = (watched.table.rows[each.cpu.name] for each in (group, other))
+    full = watched.reader.health().roles_full
     with threads(other, "known") as process, threads(group) as crowd:
         do(process, "burn", "known", "10")
         assert do(crowd, "crowd", str(MAX_ROLES + 50)) == "crowded"
+        assert watched.reader.health().roles_full > full
         found = of(reader, row)
         # all rows are given out, each to one name
         assert MAX_ROLES // 2 < len(found) + len(of(reader, beside)) < MAX_ROLES

@@ -215,6 +215,7 @@ STATUS: JsonObject = {
         "storage_full": 0,
         "lost_streams": 0,
         "culprits_full": 0,
+        "roles_full": 0,
     },
     "journal": {"dropped": 0, "error": None},
     "problems": [],
@@ -391,6 +392,7 @@ LIMITS: JsonObject = {
     "storage_full": 0,
     "lost_streams": 3,
     "culprits_full": 0,
+    "roles_full": 0,
     "journal_rows": 0,
 }
 PROGRAMS: list[JsonObject] = [
