@@ -170,6 +170,7 @@ class Daemon:
                 if now_s >= moment_at_s:
                     moment_at_s = now_s + _MOMENT_S
                     self._remember()
+                self._node.tick(now_s)
                 self._supervisor.tick()
                 self._change_mode()
                 self._change_policy()
@@ -494,6 +495,7 @@ class Daemon:
             for found in state.neighbours()
             if found.present
         )
+        programs, counted_s = node.program_runs()
         return Figures(
             mode=self._supervisor.mode,
             controller_up=bool(self._controller_fields()["alive"]),
@@ -506,7 +508,8 @@ class Daemon:
             knob_changes=state.knob_changes(),
             journal_dropped=self._recorder.journal.dropped + self._recorder.dropped,
             spans=self._tracing.counts() if self._tracing is not None else SpanCounts(),
-            programs=node.program_runs(),
+            programs=programs,
+            programs_counted_s=counted_s,
         )
 
 

@@ -8,14 +8,14 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-_FIGURES: Final = ("GOOD", "RUN", "WAIT", "CHUNKS", "RUNS", "MISSED")
+_FIGURES: Final = ("GOOD", "RUN", "WAIT", "CHUNKS", "OF A CORE", "MISSED")
 
 
 def table_of(*names: str) -> Table:
     """A table without lines, figures to the right; where it is too wide, text gives way first."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     for name in names:
-        figures = name.endswith((" ms", " ns", " s")) or name in _FIGURES
+        figures = name.endswith((" ms", " ns", "/s")) or name in _FIGURES
         table.add_column(
             name,
             justify="right" if figures else "left",

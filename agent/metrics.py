@@ -121,6 +121,7 @@ class Figures:
     journal_dropped: int
     spans: SpanCounts = field(default_factory=SpanCounts)
     programs: Mapping[str, Runs] = field(default_factory=dict)
+    programs_counted_s: float = 0
 
 
 class FiguresCollector(Collector):
@@ -134,7 +135,7 @@ class FiguresCollector(Collector):
         """Every family, with all its series."""
         figures = self._figures()
         yield from _agent(figures)
-        yield from _programs(figures.programs)
+        yield from _programs(figures.programs, figures.programs_counted_s)
         yield from _spans(figures.spans)
         yield from _streams(figures.engines)
         yield from _cpu(figures)
@@ -184,12 +185,14 @@ def _agent(figures: Figures) -> Iterator[Metric]:
     yield lost
 
 
-def _programs(programs: Mapping[str, Runs]) -> Iterator[Metric]:
+def _programs(programs: Mapping[str, Runs], counted_s: float) -> Iterator[Metric]:
     runs = CounterMetricFamily(
-        "sits_bpf_program_runs", "Times a BPF program of ours ran.", labels=["program"]
+        "sits_bpf_program_runs",
+        "Times a BPF program of ours ran while that was counted.",
+        labels=["program"],
     )
     seconds = CounterMetricFamily(
-        "sits_bpf_program_run_seconds", "Time in it, on all CPUs.", labels=["program"]
+        "sits_bpf_program_run_seconds", "Time in these runs, on all CPUs.", labels=["program"]
     )
     missed = CounterMetricFamily(
         "sits_bpf_program_missed_runs",
@@ -201,6 +204,11 @@ def _programs(programs: Mapping[str, Runs]) -> Iterator[Metric]:
         seconds.add_metric([name], ran.ns / 1e9)
         missed.add_metric([name], ran.missed)
     yield from (runs, seconds, missed)
+    yield CounterMetricFamily(
+        "sits_bpf_programs_counted_seconds",
+        "Time in which runs were counted: a second in every ten.",
+        counted_s,
+    )
 
 
 def _spans(spans: SpanCounts) -> Iterator[Metric]:

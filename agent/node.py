@@ -15,7 +15,7 @@ from agent.supervisor import Handles
 from bpf.features import Features, is_bpffs, open_libbpf, possible_cpus, probe
 from bpf.histogram import EMPTY, Histogram
 from bpf.layout import COUNTERS, HEALTH, Counters, Event, Health, TargetKind, parse_event
-from bpf.libbpf import Libbpf, LibbpfError, Ring, Runs, count_runs, program_runs
+from bpf.libbpf import Libbpf, LibbpfError, Ring, Runs
 from bpf.loader import Plan, Programs, load
 from bpf.readers import (
     CounterReader,
@@ -25,6 +25,7 @@ from bpf.readers import (
     RoleReader,
     read_culprits,
 )
+from bpf.run_counting import RunCounting
 from bpf.targets import Target, TargetTable
 from controller.policy_model import Engine, Policy
 
@@ -52,6 +53,7 @@ class Node:
         self._ring: Ring | None = None
         self._histograms: dict[str, HistogramReader] = {}
         self._roles: RoleReader | None = None
+        self._counting: RunCounting | None = None
 
     def set_policy(self, policy: Policy) -> None:
         """Watch by another policy from the next `watch` on; thresholds follow it."""
@@ -124,12 +126,20 @@ class Node:
         """What our own limits cost."""
         return self._reader.health()
 
-    def program_runs(self) -> dict[str, Runs]:
-        """What each of our programs ran, since it was loaded, while an agent had it counted."""
-        if self.programs is None:
-            return {}
-        lib = self.programs.lib
-        return {name: program_runs(lib, fd) for name, fd in self.programs.programs.items()}
+    def tick(self, now_s: float) -> None:
+        """Do what is to be done now and then; call it a few times a second."""
+        if self._counting is None:
+            return
+        try:
+            self._counting.tick(now_s)
+        except LibbpfError as error:
+            self.problems.append(f"how often and how long programs run is not known: {error}")
+            self._counting = None
+
+    def program_runs(self) -> tuple[dict[str, Runs], float]:
+        """What each of our programs ran while that was counted, and for how many seconds it was."""
+        counting = self._counting
+        return (counting.runs(), counting.counted_s) if counting is not None else ({}, 0.0)
 
     def culprits(self) -> list[Culprit]:
         """Who held the CPU while targets waited, the worst first, since programs were loaded."""
@@ -146,6 +156,8 @@ class Node:
             self._roles.close()
         if self._ring is not None:
             self._ring.close()
+        if self._counting is not None:
+            self._counting.close()
         if self.programs is not None:
             self.programs.close()
         for fd in self._own_fds:
@@ -174,10 +186,7 @@ class Node:
             self._ring = Ring(
                 lib, self.programs.maps["events"], lambda raw: on_event(parse_event(raw))
             )
-        try:
-            self._own_fds.append(count_runs(lib))
-        except LibbpfError as error:
-            self.problems.append(f"how often and how long programs run is not known: {error}")
+        self._counting = RunCounting(self.programs)
         self._table = TargetTable(self.programs)
         self._roles = RoleReader(
             self.programs.map("role_names"), self.programs.maps["roles"], self.programs.cpus

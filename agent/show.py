@@ -22,6 +22,7 @@ from agent.words import (
     cause_text,
     changes,
     clock,
+    core_share,
     cores,
     duration,
     figure,
@@ -170,21 +171,20 @@ def doctor(answer: Json, findings: Iterable[Json]) -> RenderableType:
         hits = ", ".join(f"{name} {count}" for name, count in answer["limits"].items())
         parts += [heading("limits, and how often each was hit"), indent(Text(hits))]
     if answer.get("programs"):
-        parts += [heading("programs"), indent(_program_rows(answer["programs"]))]
+        counted_s = answer["counted_s"]
+        rows = _program_rows(answer["programs"], counted_s)
+        parts += [heading(f"programs, counted for {figure(counted_s, 's')}"), indent(rows)]
     return Group(*parts)
 
 
-def _program_rows(items: Iterable[Json]) -> Table:
-    table = table_of("PROGRAM", "RUNS", "EACH ns", "ALL s", "MISSED")
+def _program_rows(items: Iterable[Json], counted_s: float) -> Table:
+    table = table_of("PROGRAM", "RUNS/s", "EACH ns", "OF A CORE", "MISSED")
     for item in items:
+        per_s = item["runs"] / counted_s if counted_s else None
         each_ns = item["run_ns"] / item["runs"] if item["runs"] else None
-        table.add_row(
-            Text(item["name"]),
-            str(item["runs"]),
-            figure(each_ns),
-            figure(item["run_ns"] / 1e9),
-            str(item["missed"]),
-        )
+        share = item["run_ns"] / 1e9 / counted_s if counted_s else None
+        missed = str(item["missed"])
+        table.add_row(Text(item["name"]), figure(per_s), figure(each_ns), core_share(share), missed)
     return table
 
 

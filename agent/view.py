@@ -191,6 +191,7 @@ class View:
         """What this kernel and these privileges allow; what our limits and programs cost."""
         found = findings(self._node.features, self._state.policy.agent.pin_dir)
         health = self._node.health()
+        programs, counted_s = self._node.program_runs()
         return {
             "findings": [
                 {"name": f.name, "ok": f.ok, "detail": f.detail, "cost": "" if f.ok else f.cost}
@@ -200,8 +201,9 @@ class View:
             | {"journal_rows": self._journal.dropped},
             "programs": [
                 {"name": name, "runs": ran.count, "run_ns": ran.ns, "missed": ran.missed}
-                for name, ran in self._node.program_runs().items()
+                for name, ran in programs.items()
             ],
+            "counted_s": counted_s,
         }
 
     def set_mode(self, mode: Mode, reason: str) -> JsonObject:

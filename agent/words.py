@@ -65,6 +65,11 @@ def percent(share: float | None) -> str:
     return "99.9%" if text == "100.0" and share < 1 else f"{text.removesuffix('.0')}%"
 
 
+def core_share(share: float | None) -> str:
+    """A share of a core, which may be very small, as a percentage."""
+    return UNKNOWN if share is None else f"{share * 100:.2g}%"
+
+
 def duration(seconds: float) -> str:
     """A length of time in its two largest units."""
     whole = int(seconds)

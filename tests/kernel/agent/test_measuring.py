@@ -1,4 +1,5 @@
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -54,3 +55,23 @@ def test_the_service_manager_hears_once_of_the_start_and_of_the_end(node: Node, 
             sitsd.following()
             assert sitsd.end() == 0
         assert manager.recv(64) == b"STOPPING=1"
+
+
+def test_what_our_programs_take_is_shown_and_no_setting_is_changed_for_it(
+    node: Node, site: Site
+) -> None:
+    setting = Path("/proc/sys/kernel/bpf_stats_enabled")
+    before = setting.read_text()
+    site.write(node.targets())
+    with site.sitsd() as sitsd:
+        sitsd.following()
+        with load(node.engine) as traffic:
+            traffic.grows_to(2)
+            becomes(lambda: sitsd.metric("sits_bpf_programs_counted_seconds_total") > 0)
+        for program in ("switch_tasks", "stream_out"):
+            assert sitsd.metric("sits_bpf_program_runs_total", program=program) > 0
+            assert sitsd.metric("sits_bpf_program_run_seconds_total", program=program) > 0
+        doctor = sitsd.api.doctor()
+        assert doctor["counted_s"] > 0
+        assert {"switch_tasks", "stream_out"} <= {each["name"] for each in doctor["programs"]}
+        assert setting.read_text() == before

@@ -15,6 +15,7 @@ from tests.engines.prometheus_server import Prometheus, prometheus
 from tests.kernel.conftest import MakeGroup
 
 from .conftest import Node
+from .groups import burning
 from .rig import Site, Sitsd
 from .traffic import load
 from .waiting import becomes
@@ -106,11 +107,12 @@ def test_series_go_stale_with_their_target_and_with_the_agent(
     group = make_cgroup("passing")
     site.write(node.targets() + f'[neighbours.passing]\ncgroup = "/{group.cpu.name}"\n')
     passing = 'sits_cpu_seconds_total{target="passing"}'
-    staying = 'sits_cpu_seconds_total{target="n0"}'
+    staying = 'sits_cpu_seconds_total{target="chat"}'
     with prometheus(f"127.0.0.1:{site.metrics_port}") as server:
         with site.sitsd() as sitsd:
             sitsd.following()
-            becomes(lambda: server.query(passing))
+            with burning(group):
+                becomes(lambda: server.query(passing))
             group.remove()
             # at once: without a mark, Prometheus would go on to show the last value for 5 minutes
             becomes(lambda: not server.query(passing))

@@ -400,6 +400,7 @@ PROGRAMS: list[JsonObject] = [
     {"name": "stream_out", "runs": 40_500, "run_ns": 72_900_000, "missed": 0},
     {"name": "socket_gone", "runs": 0, "run_ns": 0, "missed": 1},
 ]
+COST: JsonObject = {"limits": LIMITS, "programs": PROGRAMS, "counted_s": 58.0}
 FINDINGS: list[JsonObject] = [
     {"name": "libbpf", "ok": True, "detail": "libbpf.so.1 loads", "cost": "nothing is measured"},
     {
@@ -511,7 +512,12 @@ class RecordedView:
 
     def doctor(self) -> JsonObject:
         self._note("doctor")
-        return {"findings": self.findings, "limits": LIMITS, "programs": PROGRAMS}
+        return {
+            "findings": self.findings,
+            "limits": LIMITS,
+            "programs": PROGRAMS,
+            "counted_s": 58.0,
+        }
 
     def set_mode(self, mode: Mode, reason: str) -> JsonObject:
         self._note("set_mode", mode, reason)

@@ -90,6 +90,7 @@ def figures(**fields: Any) -> Figures:
         "knob_changes": {("chat", "max_running"): 2},
         "journal_dropped": 1,
         "programs": {"switch_tasks": Runs(9, 2 * MS, 1)},
+        "programs_counted_s": 3,
     }
     return Figures(**given_ | fields)
 
@@ -140,6 +141,7 @@ def one(shown: Figures, name: str, **labels: str) -> float:
         ("sits_bpf_program_runs_total", {"program": "switch_tasks"}, 9),
         ("sits_bpf_program_run_seconds_total", {"program": "switch_tasks"}, 0.002),
         ("sits_bpf_program_missed_runs_total", {"program": "switch_tasks"}, 1),
+        ("sits_bpf_programs_counted_seconds_total", {}, 3),
         ("sits_decisions_total", {"engine": "chat", "cause": "batch"}, 3),
         ("sits_knob_changes_total", {"engine": "chat", "knob": "max_running"}, 2),
         ("sits_engine_up", {"engine": "chat"}, 1),

@@ -365,14 +365,16 @@ def test_doctor_lists_what_is_missing_and_what_that_costs(setting: Setting) -> N
 
 def test_doctor_shows_every_limit_and_what_each_program_took(setting: Setting) -> None:
     lines = setting.lines("doctor")
-    limits = "".join(lines[lines.index("limits, and how often each was hit") : -5])
+    begin = lines.index("limits, and how often each was hit")
+    end = lines.index("programs, counted for 58 s")
+    limits = " ".join(lines[begin:end])
     assert all(f"{name} {count}" in limits for name, count in LIMITS.items())
-    header, *programs = [line.split() for line in lines[lines.index("programs") + 1 :]]
-    assert header == ["PROGRAM", "RUNS", "EACH", "ns", "ALL", "s", "MISSED"]
+    header, *programs = [line.split() for line in lines[end + 1 :]]
+    assert header == ["PROGRAM", "RUNS/s", "EACH", "ns", "OF", "A", "CORE", "MISSED"]
     assert programs == [
-        ["switch_tasks", "812000", "250", "0.2", "0"],
-        ["stream_out", "40500", "1800", "0.073", "0"],
-        ["socket_gone", "0", "–", "0", "1"],
+        ["switch_tasks", "14000", "250", "0.35%", "0"],
+        ["stream_out", "698", "1800", "0.13%", "0"],
+        ["socket_gone", "0", "–", "0%", "1"],
     ]
 
 
