@@ -1,8 +1,8 @@
 """How often our programs run and for how long, by the kernel's own count.
 
-The kernel counts only while somebody has asked it to (bpf(2), BPF_ENABLE_STATS), and reads the clock
-twice a run for it. So it is asked for a second in every ten. What is kept is what came in those
-seconds, so that others who have it counted too, at other times, change nothing.
+The kernel counts only while somebody has asked it to (bpf(2), BPF_ENABLE_STATS), and reads the
+clock twice a run for it. So it is asked for a second in every ten. What is kept is what came in
+those seconds, so that others who have it counted too, at other times, change nothing.
 """
 
 import os
