@@ -47,12 +47,12 @@ class Network:
         shape = ("rate", "20mbit", "burst", "4kb", "limit", "8kb")
         self._run("tc", "qdisc", "add", "dev", "lo", "root", "tbf", *shape)
 
+    def drop_all(self) -> None:
+        """A queue without room: whoever sends is told that it could not."""
+        self._run("tc", "qdisc", "add", "dev", "lo", "root", "pfifo", "limit", "0")
+
     def drop_none(self) -> None:
         self._run("tc", "qdisc", "del", "dev", "lo", "root")
-
-    def link(self, state: str) -> None:
-        """`up`, or `down`: then nothing can be sent."""
-        self._run("ip", "link", "set", "lo", state)
 
     def connect(self, port: int, receive_buffer: int | None = None) -> Client:
         with in_network_of(self._pid):

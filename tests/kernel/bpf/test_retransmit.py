@@ -93,9 +93,9 @@ def test_a_retransmission_that_failed_is_none(flow: Flow, lib: Libbpf, features:
         client.read(len(CHUNKED_HEAD))
         go_deaf(client)
         wait_for(lambda: look.of_kind(EventKind.FIRST) != [])
-        network.link("down")
+        network.drop_all()
         wait_for(lambda: tried() >= tried_before + 2)
-        network.link("up")
+        network.drop_none()
         hear_again(client)
         client.read(len(rest))
         sent, seen = network.retransmitted() - before, look.counters.retransmits
