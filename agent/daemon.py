@@ -26,6 +26,7 @@ from agent.history import Moment
 from agent.http import HttpError, metrics_app, tcp_server, unix_server
 from agent.judge import Judge
 from agent.learnt import LearntFile
+from agent.leaving import Leaving
 from agent.main_thread import MainThread
 from agent.metrics import EngineFigures, Figures, FiguresCollector, NeighbourFigures
 from agent.node import HISTOGRAMS, Node
@@ -97,6 +98,7 @@ class Daemon:
         self._advisor = Advisor()
         hierarchies = read_hierarchies()
         self._discovery = Discovery(policy, hierarchies)
+        self._leaving = Leaving()
         self._slos = {engine.name: engine.slo for engine in policy.engines}
         self._names: Mapping[int, str] = {}
         self._judge = Judge(self._state, self._slos, self._take)
@@ -222,6 +224,7 @@ class Daemon:
         self._node.consume()
         if any(not found.present for found in surroundings.engines):
             self._judge.settle(at_once=True)
+        surroundings = self._leaving.hold(surroundings, self._state.streams.under_way)
         for found in surroundings.engines:
             if not found.present:
                 self._state.streams.forget(found.name)
