@@ -35,6 +35,10 @@ MAX_FACTOR: Final = 1000.0
 MAX_FLOOR: Final = 1e9
 MAX_REASON_CHARS: Final = 500
 MAX_SOURCE_CHARS: Final = 1000
+SHORTEST_S: Final = 36.0
+LONGEST_S: Final = 3600.0
+"""Of a canary."""
+
 
 _MAX_ID: Final = (1 << 63) - 1
 _MODES: Final[tuple[Mode, ...]] = get_args(Mode)
@@ -66,8 +70,20 @@ class PolicyView(Protocol):
         """Put a policy in force, and in the agent's file unless it is `temporary`."""
         ...
 
+    def try_out(self, text: str, source: str, seconds: float, engine: str | None) -> JsonObject:
+        """Try a policy on an engine, or where it is everybody's on all, beside the old one."""
+        ...
+
+    def abort(self, reason: str) -> JsonObject:
+        """End the trial under way with the old policy; `reason` may be empty."""
+        ...
+
     def reload(self) -> JsonObject:
         """Put the policy in force that the agent's file says now."""
+        ...
+
+    def status(self) -> JsonObject:
+        """Which policy is in force, and the trial under way, or the last one."""
         ...
 
 
@@ -288,13 +304,31 @@ def _offer(names: Sequence[str]) -> str:
 
 
 def _set_mode(view: AgentView, values: Mapping[str, str]) -> JsonObject:
-    wanted, reason = values.get("mode", ""), values.get("reason", "")
+    wanted, reason = values.get("mode", ""), _reason(values)
     mode = next((mode for mode in _MODES if mode == wanted), None)
     if mode is None:
         raise ApiError(400, f"mode is one of {', '.join(_MODES)}, not {_shown(wanted)}")
+    return view.set_mode(mode, reason)
+
+
+def _reason(values: Mapping[str, str]) -> str:
+    reason = values.get("reason", "")
     if len(reason) > MAX_REASON_CHARS:
         raise ApiError(400, f"reason is at most {MAX_REASON_CHARS} characters")
-    return view.set_mode(mode, reason)
+    return reason
+
+
+def _apply_policy(view: AgentView, values: Mapping[str, str]) -> JsonObject:
+    text, source = _text(values), _source(values)
+    temporary, engine = _switch(values, "temporary"), _engine(view, values)
+    seconds = _number(values, "canary_s", None, SHORTEST_S, LONGEST_S)
+    if seconds is None:
+        if engine is not None:
+            raise ApiError(400, "parameter engine goes with canary_s")
+        return view.policies.apply(text, source, temporary)
+    if temporary:
+        raise ApiError(400, "parameter temporary does not go with canary_s")
+    return view.policies.try_out(text, source, seconds, engine)
 
 
 def _source(values: Mapping[str, str]) -> str:
@@ -378,12 +412,14 @@ _CALLS: Final[Mapping[str, _Call]] = {
     ),
     "/v1/policy/apply": _Call(
         "POST",
-        ("text", "source", "temporary"),
-        lambda view, values: view.policies.apply(
-            _text(values), _source(values), _switch(values, "temporary")
-        ),
+        ("text", "source", "temporary", "canary_s", "engine"),
+        _apply_policy,
         MAX_POLICY_BODY_BYTES,
     ),
+    "/v1/policy/abort": _Call(
+        "POST", ("reason",), lambda view, values: view.policies.abort(_reason(values))
+    ),
+    "/v1/policy/status": _Call("GET", (), lambda view, _: view.policies.status()),
     "/v1/policy/reload": _Call("POST", (), lambda view, _: view.policies.reload()),
     "/v1/doctor": _Call("GET", (), lambda view, _: view.doctor()),
     "/v1/mode": _Call("POST", ("mode", "reason"), _set_mode),

@@ -97,6 +97,23 @@ class AgentClient:
         given = {"temporary": "true"} if temporary else {}
         return self._post("policy/apply", text=text, source=source, **given)
 
+    def policy_try(
+        self, text: str, source: str, seconds: float, engine: str | None = None
+    ) -> dict[str, Any]:
+        """Try the policy in `text` for so long, on an engine if one is named."""
+        given = {} if engine is None else {"engine": engine}
+        return self._post(
+            "policy/apply", text=text, source=source, canary_s=f"{seconds:.15g}", **given
+        )
+
+    def policy_abort(self, reason: str = "") -> dict[str, Any]:
+        """End the trial under way with the old policy."""
+        return self._post("policy/abort", reason=reason)
+
+    def policy_status(self) -> dict[str, Any]:
+        """Which policy is in force, and the trial under way, or the last one."""
+        return self._get("policy/status")
+
     def policy_reload(self) -> dict[str, Any]:
         """Have the agent read its policy file again."""
         return self._post("policy/reload")

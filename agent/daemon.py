@@ -32,7 +32,7 @@ from agent.metrics import EngineFigures, Figures, FiguresCollector, NeighbourFig
 from agent.node import HISTOGRAMS, Node
 from agent.notify import notify
 from agent.outcomes import AFTER_NS, Outcomes
-from agent.policies import Policies
+from agent.policies import Hands, Policies
 from agent.recorder import Recorder
 from agent.sampler import Sampler
 from agent.spans import Meanwhile, SpanCounts
@@ -46,7 +46,7 @@ from agent.view import View
 from bpf.layout import Event
 from bpf.loader import unload
 from controller.journal import Event as JournalEvent
-from controller.journal import Journal, JournalError
+from controller.journal import EventRow, Journal, JournalError
 from controller.limits.cgroup import read_hierarchies
 from controller.limits.undo import describe, run_undo
 from controller.policy import PolicyError, load_policy
@@ -63,6 +63,8 @@ _TICK_S: Final = 0.1
 _MOMENT_S: Final = 1.0
 _QUEUES_S: Final = 0.25
 _RATE_WINDOW_S: Final = 10.0
+_LOAD_WINDOW_S: Final = 60.0
+_PAST_EVENTS: Final = 1000
 _LOG: Final = logging.getLogger("sits.daemon")
 
 
@@ -111,7 +113,14 @@ class Daemon:
         self._mode_asked: tuple[Mode, str] | None = None
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._main = MainThread(self._wake)
-        self._policies = Policies(policy, source, self._main, self._enforce, self._event)
+        hands = Hands(
+            enforce=self._enforce,
+            note=self._event,
+            mode=lambda: self._supervisor.mode,
+            load=self._load,
+            gaps=lambda engine: self._node.histogram("gap", engine),
+        )
+        self._policies = Policies(policy, source, self._main, hands, _past(journal))
         view = View(
             self._state,
             self._node,
@@ -174,8 +183,8 @@ class Daemon:
                     self._remember()
                 self._node.tick(now_s)
                 self._supervisor.tick()
-                self._change_mode()
                 self._change_policy()
+                self._change_mode()
                 if now_s >= queues_at_s:
                     queues_at_s = now_s + _QUEUES_S
                     self._supervisor.tell(self._sampler.queues())
@@ -205,6 +214,7 @@ class Daemon:
         """Give everything back and close it."""
         notify("STOPPING=1")
         self._main.close()
+        self._policies.give_up("the agent stops")
         self._metrics.stop()
         self._admin.stop()
         self._supervisor.stop()
@@ -267,6 +277,7 @@ class Daemon:
         if name is None or name not in self._slos:
             return
         self._sampler.heard(name, event.stream.connection)
+        self._policies.stream(name, event)
         self._judge.take(name, event)
 
     def _take(self, name: str, event: Event, verdict: StreamVerdict) -> None:
@@ -289,6 +300,7 @@ class Daemon:
         )
 
     def _forget_open(self) -> None:
+        self._policies.controller_died()
         self._outcomes.forget()
         self._recorder.forget_open()
         if self._tracing is not None:
@@ -414,6 +426,7 @@ class Daemon:
     def _change_mode(self) -> None:
         if self._mode_asked is not None:
             (mode, reason), self._mode_asked = self._mode_asked, None
+            self._policies.give_up(f"an operator set mode {mode}")
             if mode != self._supervisor.mode:
                 self._outcomes.forget()
             self._supervisor.set_mode(mode, reason)
@@ -422,8 +435,16 @@ class Daemon:
         self._main.run()
         if self._reload_asked:
             self._reload_asked = False
-            problem = self._policies.reload_here()
-            self._state.set_problems("policy", [problem] if problem else [])
+            self._policies.reload_here()
+        self._policies.tick(time.monotonic_ns())
+        problem = self._policies.problem
+        self._state.set_problems("policy", [problem] if problem else [])
+
+    def _load(self, engine: str) -> float:
+        """An engine's requests a second."""
+        with self._state.lock:
+            window = self._state.history(engine).window(_LOAD_WINDOW_S)
+        return window.counters.requests / window.seconds if window and window.seconds else 0.0
 
     def _enforce(self, policy: Policy, mode: Mode | None, afresh: Collection[str]) -> None:
         """Go on under another policy, everywhere and at once."""
@@ -510,10 +531,19 @@ class Daemon:
             decisions=state.decisions(),
             knob_changes=state.knob_changes(),
             journal_dropped=self._recorder.journal.dropped + self._recorder.dropped,
+            canary=self._policies.figures(),
             spans=self._tracing.counts() if self._tracing is not None else SpanCounts(),
             programs=programs,
             programs_counted_s=counted_s,
         )
+
+
+def _past(journal: Journal) -> list[EventRow]:
+    """The last events there are, newest first; none if the journal can't be read."""
+    try:
+        return journal.recent_events(_PAST_EVENTS)
+    except JournalError:
+        return []
 
 
 def _only_one(path: Path) -> int:

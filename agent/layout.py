@@ -8,7 +8,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-_FIGURES: Final = ("GOOD", "RUN", "WAIT", "CHUNKS", "OF A CORE", "MISSED")
+_FIGURES: Final = frozenset(
+    {"GOOD", "RUN", "WAIT", "CHUNKS", "OF A CORE", "MISSED", "STREAMS", "BAD", "ERRORS"}
+)
+"""Columns of figures that have no unit."""
 
 
 def table_of(*names: str) -> Table:

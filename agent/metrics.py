@@ -16,6 +16,7 @@ from prometheus_client.core import (
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from agent.policy_metrics import CanaryFigures, canary_families
 from agent.sockets import EngineSockets
 from agent.spans import SpanCounts
 from agent.stages import StageReport
@@ -122,6 +123,7 @@ class Figures:
     spans: SpanCounts = field(default_factory=SpanCounts)
     programs: Mapping[str, Runs] = field(default_factory=dict)
     programs_counted_s: float = 0
+    canary: CanaryFigures = field(default_factory=CanaryFigures)
 
 
 class FiguresCollector(Collector):
@@ -136,6 +138,7 @@ class FiguresCollector(Collector):
         figures = self._figures()
         yield from _agent(figures)
         yield from _programs(figures.programs, figures.programs_counted_s)
+        yield from canary_families(figures.canary)
         yield from _spans(figures.spans)
         yield from _streams(figures.engines)
         yield from _cpu(figures)

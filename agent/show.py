@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agent.layout import also, bullets, cut, facts_of, heading, indent, table_of
+from agent.show_policy import trial_text
 from agent.words import (
     CAUSE_STYLES,
     UNKNOWN,
@@ -52,6 +53,7 @@ def status(answer: Json) -> RenderableType:
         ("controller", _controller(controller)),
         ("loop", _loop(loop)),
         ("losses", _losses(answer)),
+        *_policy(answer["policy"]),
     ]
     parts = [head, facts_of(facts)]
     if answer["engines"]:
@@ -186,6 +188,16 @@ def _program_rows(items: Iterable[Json], counted_s: float) -> Table:
         missed = str(item["missed"])
         table.add_row(Text(item["name"]), figure(per_s), figure(each_ns), core_share(share), missed)
     return table
+
+
+def _policy(policy: Json) -> list[tuple[str, str]]:
+    """What there is to say of the policy: nothing where it is that of the file."""
+    canary = policy["canary"]
+    if canary is not None and canary["state"] == "running":
+        return [("policy", trial_text(canary))]
+    if policy["in_file"]:
+        return []
+    return [("policy", f"{policy['source']}, until sitsd ends; {policy['file']} says another")]
 
 
 def _controller(controller: Json) -> str:

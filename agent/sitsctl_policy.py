@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -23,7 +24,12 @@ from controller.plain import plain
 
 # The policy's own modules are imported where they are needed: most commands do without.
 
-_FILE = click.argument("file", type=click.Path(path_type=Path))
+SHORTEST_S: Final = 36.0
+LONGEST_S: Final = 3600.0
+"""Of a canary; as in `agent.api`, which is not imported for it."""
+
+_UNITS_S: Final = {"s": 1, "m": 60, "h": 3600}
+_FILE: Final = click.argument("file", type=click.Path(path_type=Path))
 
 
 @click.group()
@@ -87,25 +93,88 @@ def diff(file: Path, socket_path: Path | None, as_json: bool) -> None:
     print_policy_answer(answer, as_json)
 
 
+def _seconds(_: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    """A length of time such as 180s, 3m or 1h."""
+    if value is None:
+        return None
+    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)([smh])", value)
+    seconds = float(found[1]) * _UNITS_S[found[2]] if found else 0.0
+    if not SHORTEST_S <= seconds <= LONGEST_S:
+        raise click.BadParameter(
+            f"a time from {SHORTEST_S:g}s to {LONGEST_S / 3600:g}h, such as 180s or 3m", param=param
+        )
+    return seconds
+
+
 @policy.command()
 @_FILE
+@click.option("--temporary", is_flag=True, help="Until sitsd ends: its policy file is not written.")
 @click.option(
-    "--temporary",
-    is_flag=True,
-    help="Until sitsd ends: its policy file is not written.",
+    "--canary",
+    callback=_seconds,
+    metavar="TIME",
+    help="Try it beside the old one for so long (180s, 3m) first; what does harm is rolled back.",
 )
+@click.option("--engine", help="With --canary: the engine to try it on.")
 @SOCKET
 @JSON
-def apply(file: Path, temporary: bool, socket_path: Path | None, as_json: bool) -> None:
+def apply(
+    file: Path,
+    temporary: bool,
+    canary: float | None,
+    engine: str | None,
+    socket_path: Path | None,
+    as_json: bool,
+) -> None:
     """Put the policy in FILE in force: whole, or not at all.
 
     It becomes the content of the file that sitsd was started with; what that said before is kept
     beside it, as `.previous`. Exit code 1 if the policy does not hold, 2 if it needs a restart.
+
+    With --canary it is tried first, in turns with the old one, and this command does not wait:
+    `sitsctl policy status` tells how it goes.
     """
+    if canary is None and engine is not None:
+        raise click.UsageError("--engine goes with --canary")
+    if canary is not None and temporary:
+        raise click.UsageError("--temporary does not go with --canary")
     text = _read(file)
     with asking(socket_path) as agent:
-        answer = agent.policy_apply(text, str(file), temporary)
+        if canary is None:
+            answer = agent.policy_apply(text, str(file), temporary)
+        else:
+            answer = agent.policy_try(text, str(file), canary, engine)
     print_policy_answer(answer, as_json)
+
+
+@policy.command("status")
+@SOCKET
+@JSON
+def policy_status(socket_path: Path | None, as_json: bool) -> None:
+    """Which policy is in force, and how the canary goes, or how the last one went."""
+    with asking(socket_path) as agent:
+        answer = agent.policy_status()
+    _print_status(answer, as_json)
+
+
+@policy.command()
+@click.option("--reason", default="", help="Kept in the journal.")
+@SOCKET
+@JSON
+def abort(reason: str, socket_path: Path | None, as_json: bool) -> None:
+    """End the canary under way: the old policy stays. Exit code 2 if there is none."""
+    with asking(socket_path) as agent:
+        answer = agent.policy_abort(reason)
+    _print_status(answer, as_json)
+
+
+def _print_status(answer: Json, as_json: bool) -> None:
+    def render(_: object, shown: Json) -> object:
+        from agent.show_policy import status
+
+        return status(shown)
+
+    print_answer(answer, as_json, render)
 
 
 def print_policy_answer(answer: Json, as_json: bool) -> None:

@@ -101,6 +101,7 @@ class View:
             "loop": _loop(status["loop"]) if status is not None else None,
             "health": {name: getattr(health, name) for name in type(health).__slots__},
             "journal": {"dropped": self._journal.dropped, "error": self._journal.error},
+            "policy": self.policies.status(),
             "problems": state.problems(),
         }
 

@@ -19,6 +19,7 @@ from controller.policy import Mode, parse_policy
 
 WALL_NS = 1_741_081_200_123_000_000
 CGROUP = "/system.slice/chat.service"
+POLICY_FILE = "/etc/sits/policy.toml"
 POLICY = """
 mode = "control"
 [agent]
@@ -218,6 +219,12 @@ STATUS: JsonObject = {
         "roles_full": 0,
     },
     "journal": {"dropped": 0, "error": None},
+    "policy": {
+        "source": POLICY_FILE,
+        "file": POLICY_FILE,
+        "in_file": True,
+        "canary": None,
+    },
     "problems": [],
 }
 
@@ -416,7 +423,38 @@ CHANGES: list[JsonObject] = [
     {"key": "engines.chat.slo.gap_ms", "from": 120.0, "to": 80.0, "live": True},
     {"key": "engines.chat.relegation.max_deferral_ms", "from": 60_000, "to": 0, "live": True},
 ]
-POLICY_FILE = "/etc/sits/policy.toml"
+
+
+CANARY: JsonObject = {
+    "state": "running",
+    "source": "new.toml",
+    "engines": ["chat"],
+    "changes": CHANGES,
+    "elapsed_s": 84.2,
+    "planned_s": 180.0,
+    "longest_s": 540.0,
+    "turn": "new",
+    "reason": "4 of 9 pairs of slices",
+    "figures": {
+        "chat": {
+            "pairs": 4,
+            "old": {
+                "streams": 141,
+                "bad_share": 0.0142,
+                "error_share": 0.0,
+                "ttft_p95_ms": 410.2,
+                "gap_p95_ms": 34.1,
+            },
+            "new": {
+                "streams": 138,
+                "bad_share": 0.0217,
+                "error_share": 0.0,
+                "ttft_p95_ms": 433.9,
+                "gap_p95_ms": 30.7,
+            },
+        }
+    },
+}
 
 
 class RecordedPolicies:
@@ -427,6 +465,7 @@ class RecordedPolicies:
         self.changes: list[JsonObject] = copy.deepcopy(CHANGES)
         self.in_file = True
         self.previous: str | None = f"{POLICY_FILE}.previous"
+        self.canary: JsonObject | None = None
 
     def diff(self, text: str, source: str) -> JsonObject:
         self._note("diff", text, source)
@@ -440,6 +479,31 @@ class RecordedPolicies:
             "file": POLICY_FILE,
             "in_file": self.in_file and not temporary,
             "previous": None if temporary else self.previous,
+        }
+
+    def try_out(self, text: str, source: str, seconds: float, engine: str | None) -> JsonObject:
+        self._note("try_out", text, source, seconds, engine)
+        self.canary = copy.deepcopy(CANARY)
+        return {
+            "source": source,
+            "changes": self.changes,
+            "file": POLICY_FILE,
+            "in_file": True,
+            "previous": None,
+            "canary": self.canary,
+        }
+
+    def abort(self, reason: str) -> JsonObject:
+        self._note("abort", reason)
+        self.canary = CANARY | {"state": "aborted", "turn": None, "reason": reason}
+        return self.status()
+
+    def status(self) -> JsonObject:
+        return {
+            "source": POLICY_FILE,
+            "file": POLICY_FILE,
+            "in_file": self.in_file,
+            "canary": self.canary,
         }
 
     def reload(self) -> JsonObject:

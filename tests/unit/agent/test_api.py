@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.api import MAX_BODY_BYTES, MAX_POLICY_BODY_BYTES, ApiError, JsonObject, admin_app
-from tests.unit.agent.recorded import STATUS, UNSEEN, RecordedView
+from tests.unit.agent.recorded import CANARY, STATUS, UNSEEN, RecordedView
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +107,22 @@ def test_calls_about_the_policy_get_what_was_sent(view: RecordedView) -> None:
     post(view, "policy/apply", b'{"text": "", "source": "x\\u001b.toml", "temporary": "true"}')
     post(view, "policy/apply", b'{"text": ""}')
     post(view, "policy/reload")
+    post(view, "policy/apply", b'{"text": "", "canary_s": "180", "engine": "chat"}')
+    post(view, "policy/apply", b'{"text": "", "canary_s": "36.5"}')
+    post(view, "policy/abort", b'{"reason": "a try"}')
+    post(view, "policy/abort")
     assert view.asked == [
         ("diff", "a = 1", "x.toml"),
         ("apply", "", "x\\x1b.toml", True),
         ("apply", "", "policy", False),
         ("reload",),
+        ("try_out", "", "policy", 180.0, "chat"),
+        ("try_out", "", "policy", 36.5, None),
+        ("abort", "a try"),
+        ("abort", ""),
     ]
+    view.policies.canary = CANARY
+    assert ask(view, "/v1/policy/status").json["canary"] == CANARY
 
 
 @pytest.mark.parametrize(
@@ -122,6 +132,12 @@ def test_calls_about_the_policy_get_what_was_sent(view: RecordedView) -> None:
         (b'{"text": "", "temporary": "yes"}', "temporary is true or false, not 'yes'"),
         (b'{"text": "", "source": "%s"}' % (b"x" * 1001), "source is at most 1000 characters"),
         (b'{"text": "", "canary": "1"}', "takes no parameter 'canary'"),
+        (b'{"text": "", "canary_s": "35"}', "canary_s is a number from 36 to 3600, not '35'"),
+        (b'{"text": "", "engine": "chat"}', "parameter engine goes with canary_s"),
+        (
+            b'{"text": "", "canary_s": "36", "temporary": "true"}',
+            "parameter temporary does not go with canary_s",
+        ),
     ],
 )
 def test_a_wrong_call_about_the_policy_is_refused(

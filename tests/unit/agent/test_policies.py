@@ -1,6 +1,7 @@
 """How the policy changes: whole or not at all, and what is told of it."""
 
-from collections.abc import Collection, Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -9,9 +10,16 @@ import pytest
 
 from agent.api import ApiError, JsonObject
 from agent.main_thread import MainThread
-from agent.policies import JOURNALLED, Policies
+from agent.policies import JOURNALLED, Hands, Policies
+from bpf.histogram import EMPTY
+from bpf.layout import EndReason, EventKind
+from bpf.layout import Event as StreamEvent
+from controller.journal import Event as JournalEvent
+from controller.journal import EventRow
 from controller.policy import load_policy, parse_policy
 from controller.policy_model import Mode, Policy
+
+from .made import MS, stream
 
 BASE = 'mode = "shadow"\n[engines.chat]\nport = 8000\nslo.gap_ms = 120\n'
 NEW = BASE.replace("120", "80")
@@ -27,9 +35,15 @@ class Desk:
         self.events: list[tuple[str, str, dict[str, Any]]] = []
         self._asked, self._stopped = Event(), False
         self.main = MainThread(self._asked.set)
-        self.policies = Policies(
-            load_policy(self.file), self.file, self.main, self._enforce, self._note
+        self.mode: Mode = "shadow"
+        self.hands = Hands(
+            enforce=self._enforce,
+            note=self._note,
+            mode=lambda: self.mode,
+            load=lambda engine: {"chat": 5.0, "code": 1.0, "idle": 0.0}[engine],
+            gaps=lambda _: EMPTY,
         )
+        self.policies = Policies(load_policy(self.file), self.file, self.main, self.hands)
         self._thread = Thread(target=self._run)
         self._thread.start()
 
@@ -168,9 +182,11 @@ def test_a_reload_of_what_does_not_hold_changes_nothing_and_says_so(desk: Desk) 
 
 def test_a_signal_reloads_or_tells_why_not(desk: Desk) -> None:
     desk.file.write_text(NEW)
-    assert desk.policies.reload_here() == ""
+    desk.policies.reload_here()
+    assert desk.policies.problem == ""
     desk.file.write_text("mode = 1")
-    why = desk.policies.reload_here()
+    desk.policies.reload_here()
+    why = desk.policies.problem
     assert why.startswith(f"the policy file was not read again: {desk.file}:1: mode: must be")
     kind, subject, detail = desk.events[-1]
     assert (kind, subject) == ("policy", str(desk.file))
@@ -193,3 +209,204 @@ def test_an_event_names_a_bounded_number_of_keys(desk: Desk) -> None:
     detail = desk.events[0][2]
     assert len(detail["changed"]) == JOURNALLED
     assert detail["more"] > 100
+
+
+TRIED = NEW.replace("shadow", "control")
+IN_CONTROL = BASE.replace("shadow", "control")
+
+
+@pytest.fixture
+def trying(desk: Desk) -> Desk:
+    """A desk in control, where a trial of `TRIED` began; nothing of that is noted."""
+    desk.file.write_text(IN_CONTROL)
+    desk.policies.reload()
+    desk.mode = "control"
+    desk.policies.try_out(TRIED, "new.toml", 180, None)
+    desk.events.clear()
+    desk.enforced.clear()
+    return desk
+
+
+def in_turn(desk: Desk, new: bool) -> None:
+    """Go on until it is that policy's turn."""
+    now_ns = time.monotonic_ns()
+    for _ in range(5):
+        trial = desk.policies.running
+        assert trial is not None
+        if trial.canary.is_new is new:
+            break
+        now_ns += 11_000_000_000
+        desk.policies.tick(now_ns)
+    desk.enforced.clear()
+
+
+def old_of(desk: Desk) -> Policy:
+    return parse_policy(IN_CONTROL, "old")
+
+
+def test_a_trial_changes_neither_the_file_nor_what_is_called_in_force(desk: Desk) -> None:
+    desk.file.write_text(IN_CONTROL)
+    desk.policies.reload()
+    desk.mode = "control"
+    answer = desk.policies.try_out(TRIED, "new.toml", 180, None)
+    assert (answer["in_file"], answer["previous"]) == (True, None)
+    assert answer["canary"]["state"] == "running"
+    assert desk.policies.policy == old_of(desk)
+    assert desk.file.read_text() == IN_CONTROL
+    kind, subject, detail = desk.events[-1]
+    assert (kind, subject) == ("policy_canary", "new.toml")
+    assert detail == {
+        "state": "running",
+        "engines": ["chat"],
+        "changed": ["engines.chat.slo.gap_ms 120 → 80"],
+    }
+    assert desk.policies.figures().active
+
+
+def test_both_policies_are_enforced_in_turns_and_engines_start_afresh(trying: Desk) -> None:
+    in_turn(trying, new=True)
+    now_ns = time.monotonic_ns() + 100_000_000_000
+    for _ in range(4):
+        now_ns += 11_000_000_000
+        trying.policies.tick(now_ns)
+    new = parse_policy(TRIED, "new")
+    assert {policy.engines[0].slo.gap_ms for policy, _, _ in trying.enforced} == {80, 120}
+    assert all(policy in (old_of(trying), new) for policy, _, _ in trying.enforced)
+    assert all((mode, list(afresh)) == (None, ["chat"]) for _, mode, afresh in trying.enforced)
+
+
+@pytest.mark.parametrize("new", [False, True])
+def test_a_trial_that_is_aborted_ends_in_the_old_policy(trying: Desk, new: bool) -> None:
+    in_turn(trying, new)
+    answer = trying.policies.abort("a test")
+    assert (answer["canary"]["state"], answer["canary"]["reason"]) == ("aborted", "a test")
+    assert trying.enforced == ([(old_of(trying), None, ("chat",))] if new else [])
+    assert trying.events[-1][2]["state"] == "aborted"
+    assert trying.file.read_text() == IN_CONTROL
+    assert trying.policies.running is None
+    assert trying.policies.outcomes == {"aborted": 1}
+    with pytest.raises(ApiError, match="no policy is on trial"):
+        trying.policies.abort("again")
+
+
+def run_out(desk: Desk, new_ttft_ms: int) -> None:
+    """The trial to its end: two streams a second, whose TTFT is 10 ms under the old policy."""
+    now_ns, number = time.monotonic_ns(), 0
+    while (trial := desk.policies.running) is not None:
+        now_ns, number = now_ns + 500 * MS, number + 1
+        ttft_ms = new_ttft_ms if trial.canary.is_new else 10
+        came = stream(number=number, request_ns=now_ns, first_ns=now_ns + ttft_ms * MS)
+        for kind in EventKind:
+            reason = EndReason.COMPLETE if kind is EventKind.END else None
+            desk.policies.stream("chat", StreamEvent(now_ns, kind, reason, came))
+        desk.policies.tick(now_ns)
+
+
+def test_a_policy_that_does_no_harm_is_adopted(trying: Desk) -> None:
+    run_out(trying, 10)
+    status = trying.policies.status()
+    assert status["canary"]["state"] == "adopted"
+    assert status["canary"]["reason"].startswith("no worse: bad streams 0.0% → 0.0%")
+    assert status["canary"]["figures"]["chat"]["new"]["streams"] > 30
+    assert trying.policies.policy == parse_policy(TRIED, "new")
+    assert trying.enforced[-1] == (parse_policy(TRIED, "new"), None, ())
+    assert trying.file.read_text() == TRIED
+    assert trying.file.with_name("policy.toml.previous").read_text() == IN_CONTROL
+    tried, adopted = trying.events[-2:]
+    assert (tried[0], tried[2]["state"]) == ("policy_canary", "adopted")
+    assert (adopted[0], adopted[2]["by"]) == ("policy", "canary")
+    assert trying.policies.outcomes == {"adopted": 1}
+    assert not trying.policies.figures().active
+
+
+def test_a_policy_that_does_harm_is_rolled_back(trying: Desk) -> None:
+    run_out(trying, 5_000)
+    status = trying.policies.status()
+    assert status["canary"]["state"] == "rolled_back"
+    assert status["canary"]["reason"].startswith("worse: bad streams 0.0% → 100.0%")
+    assert trying.policies.policy == old_of(trying)
+    assert trying.enforced[-1] == (old_of(trying), None, ("chat",))
+    assert trying.file.read_text() == IN_CONTROL
+    assert not trying.file.with_name("policy.toml.previous").exists()
+    kind, _, detail = trying.events[-1]
+    assert (kind, detail["state"]) == ("policy_canary", "rolled_back")
+    assert detail["figures"]["chat"]["new"]["bad_share"] == 1
+    assert trying.policies.outcomes == {"rolled_back": 1}
+
+
+def test_an_adopted_policy_that_can_t_be_written_is_in_force_and_a_problem(trying: Desk) -> None:
+    (trying.file.parent / ".policy.toml.previous.new").mkdir()
+    run_out(trying, 10)
+    assert trying.policies.policy == parse_policy(TRIED, "new")
+    status = trying.policies.status()
+    assert (status["in_file"], status["source"]) == (False, "new.toml")
+    assert trying.policies.problem == (
+        "the policy that was adopted lasts until the agent ends: could not write"
+        f" '{trying.file}': is a directory"
+    )
+
+
+def test_while_a_policy_is_on_trial_no_other_comes_into_force(trying: Desk) -> None:
+    text = IN_CONTROL.replace("120", "99")
+    changes: list[Callable[[], JsonObject]] = [
+        lambda: trying.policies.apply(text, "other.toml", False),
+        lambda: trying.policies.try_out(text, "other.toml", 180, None),
+        trying.policies.reload,
+    ]
+    for change in changes:
+        with pytest.raises(ApiError, match=r"the policy of new\.toml is on trial") as caught:
+            change()
+        assert caught.value.status == 409
+    assert (trying.enforced, trying.file.read_text()) == ([], IN_CONTROL)
+    assert trying.policies.running is not None
+
+
+def test_what_the_file_says_already_is_not_tried(desk: Desk) -> None:
+    desk.mode = "control"
+    desk.file.write_text(TRIED)
+    with pytest.raises(ApiError, match="says this already, so a restart would put it in force"):
+        desk.policies.try_out(TRIED, "policy.toml", 180, None)
+    assert desk.policies.running is None
+
+
+@pytest.mark.parametrize("new", [False, True])
+def test_a_controller_that_dies_under_the_new_policy_ends_the_trial(
+    trying: Desk, new: bool
+) -> None:
+    in_turn(trying, new)
+    trying.policies.controller_died()
+    assert (trying.policies.running is None) is new
+    if new:
+        assert trying.policies.status()["canary"]["reason"] == "the controller died under it"
+        assert trying.enforced == [(old_of(trying), None, ("chat",))]
+
+
+def test_a_mode_on_trial_takes_turns_with_the_one_before(desk: Desk) -> None:
+    desk.policies.try_out(IN_CONTROL, "new.toml", 180, None)
+    in_turn(desk, new=False)
+    in_turn(desk, new=True)
+    desk.policies.give_up("test")
+    ((policy, mode, _),) = desk.enforced
+    assert (policy.mode, mode) == ("shadow", "shadow")
+
+
+def journalled(state: str) -> EventRow:
+    return EventRow(1, 1, "boot", JournalEvent(1, "policy_canary", "new.toml", {"state": state}))
+
+
+@pytest.mark.parametrize(
+    ("past", "lost"),
+    [
+        ([], False),
+        (["running"], True),
+        (["rolled_back", "running"], False),
+        (["running", "adopted", "running"], True),
+        (["lost", "running"], False),
+    ],
+)
+def test_a_trial_that_a_killed_agent_left_is_noted_as_lost(
+    desk: Desk, past: list[str], lost: bool
+) -> None:
+    rows = [journalled(state) for state in past]
+    Policies(load_policy(desk.file), desk.file, desk.main, desk.hands, rows)
+    assert [detail["state"] for _, _, detail in desk.events] == (["lost"] if lost else [])

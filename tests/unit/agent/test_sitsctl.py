@@ -1,5 +1,6 @@
 """The command, in process and as a process, against the real API over a recorded view."""
 
+import copy
 import json
 import os
 import re
@@ -16,7 +17,8 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from agent.api import ApiError, JsonObject
+from agent import sitsctl_policy
+from agent.api import LONGEST_S, SHORTEST_S, ApiError, JsonObject
 from agent.cli import DEFAULT_PIN_DIR, DEFAULT_SOCKET, agent_setting
 from agent.http import answer_json, unix_server
 from agent.sitsctl import main
@@ -25,6 +27,7 @@ from agent.stages_answer import stages_answer
 from bpf.features import findings, open_libbpf, probe
 from controller.policy import Agent, parse_policy
 from tests.unit.agent.recorded import (
+    CANARY,
     CGROUP,
     DECISIONS,
     EVENTS,
@@ -45,6 +48,7 @@ ASKING = [
     ["status"], ["engines"], ["streams"], ["explain"], ["stages"], ["journal"], ["mode"],
     ["doctor"], ["policy", "show"], ["top"], ["reload"],
     ["policy", "diff", "systemd/policy.toml"], ["policy", "apply", "systemd/policy.toml"],
+    ["policy", "status"],
 ]  # fmt: skip
 
 
@@ -426,6 +430,73 @@ def test_policy_apply_says_that_what_is_temporary_ends_with_the_agent(
     assert setting.view.asked[-1] == ("apply", "", str(file), True)
 
 
+@pytest.mark.parametrize(
+    ("given", "seconds"), [("180s", 180), ("3m", 180), ("36s", 36), ("1h", 3600), ("1.5m", 90)]
+)
+def test_a_canary_is_asked_for_with_its_length(
+    setting: Setting, given: str, seconds: float
+) -> None:
+    file = str(ROOT / "systemd/policy.toml")
+    lines = setting.lines("policy", "apply", file, "--canary", given)
+    assert setting.view.asked[-1][2:] == (file, seconds, None)
+    text = " ".join(lines)
+    assert "is on trial: 2 keys would change" in text
+    assert "on chat, in turns with the old one, for 3 min 0 s" in text
+    setting.run("policy", "apply", file, "--canary", given, "--engine", "chat")
+    assert setting.view.asked[-1][2:] == (file, seconds, "chat")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--canary", "35s"], ["--canary", "2h"], ["--canary", "180"], ["--canary", "-3m"],
+        ["--engine", "chat"], ["--canary", "3m", "--temporary"],
+    ],
+)  # fmt: skip
+def test_a_canary_that_can_t_be_is_not_asked_for(setting: Setting, options: list[str]) -> None:
+    result = setting.run("policy", "apply", str(ROOT / "systemd/policy.toml"), *options)
+    assert (result.exit_code, setting.view.asked) == (2, [])
+
+
+def test_the_canary_s_bounds_are_the_api_s() -> None:
+    assert (sitsctl_policy.SHORTEST_S, sitsctl_policy.LONGEST_S) == (SHORTEST_S, LONGEST_S)
+
+
+def test_policy_status_shows_both_policies(setting: Setting) -> None:
+    assert setting.lines("policy", "status") == [
+        "/etc/sits/policy.toml is in force", "no policy is on trial",
+    ]  # fmt: skip
+    setting.view.policies.canary = copy.deepcopy(CANARY)
+    text = "\n".join(setting.lines("policy", "status"))
+    for fact in (
+        "new.toml: on trial for 1 min 24 s of 3 min 0 s", "the new policy's",
+        "4 of 9 pairs of slices", "engines.chat.slo.gap_ms 120 → 80",
+    ):  # fmt: skip
+        assert fact in text
+    assert re.search(r"old +141 +1\.4% +0% +410 +34\.1\n", text)
+    assert re.search(r"new +138 +2\.2% +0% +434 +30\.7$", text)
+
+
+def test_policy_abort_ends_the_canary(setting: Setting) -> None:
+    text = "\n".join(setting.lines("policy", "abort", "--reason", "enough"))
+    assert setting.view.asked[-1] == ("abort", "enough")
+    assert "new.toml: aborted after 1 min 24 s" in text
+    assert re.search(r"why +enough", text)
+
+
+def test_status_tells_of_a_canary_and_of_a_policy_that_is_not_in_the_file(
+    setting: Setting,
+) -> None:
+    policy = setting.view.state["policy"]
+    assert not any("policy" in line for line in setting.lines("status"))
+    policy |= {"in_file": False, "source": "x.toml"}
+    text = " ".join(" ".join(setting.lines("status")).split())
+    assert "policy x.toml, until sitsd ends; /etc/sits/policy.toml says another" in text
+    policy["canary"] = CANARY
+    text = " ".join(setting.lines("status"))
+    assert "new.toml: on trial for 1 min 24 s of 3 min 0 s" in text
+
+
 def test_policy_diff_says_what_needs_a_restart(setting: Setting) -> None:
     setting.view.policies.changes = [
         {"key": "agent.max_targets", "from": 64, "to": 7, "live": False}
@@ -533,6 +604,7 @@ def test_hostile_text_is_escaped(setting: Setting, arguments: list[str], force_c
     view.ended = [stream(1, path=HOSTILE, cause=HOSTILE, reason=HOSTILE, remote=HOSTILE)]
     view.explained["verdict"] = view.staged["verdict"] = HOSTILE
     view.explained["culprits"][0] |= {"command": HOSTILE, "cgroup": HOSTILE}
+    view.policies.canary = CANARY | {"source": HOSTILE, "reason": HOSTILE, "figures": {}}
     view.policies.changes[0] |= {"key": HOSTILE, "to": HOSTILE}
     view.findings[0]["detail"] = view.findings[1]["cost"] = HOSTILE
     for decision in view.decisions:
@@ -632,7 +704,7 @@ def test_the_documentation_s_examples_are_what_the_command_prints(
 ) -> None:
     monkeypatch.chdir(ROOT)
     examples = re.findall(r"```console\n\$ sitsctl (.*)\n((?:.*\n)*?)```", DOC)
-    assert len(examples) == 16
+    assert len(examples) == 18
     for command, output in examples:
         done = process(*shlex.split(command), socket_path=setting.path, TZ="UTC")
         assert without_clock(done.stdout + done.stderr) == without_clock(output), command
@@ -646,7 +718,7 @@ def test_the_documentation_names_every_command_and_exit_code() -> None:
 
 def test_the_documentation_names_every_field_of_every_answer() -> None:
     view = RecordedView()
-    by_name = {"stream_causes", "knobs", "evidence", "signals"}
+    by_name = {"figures", "stream_causes", "knobs", "evidence", "signals"}
     names: set[str] = set()
 
     def collect(value: Any) -> None:
@@ -662,7 +734,8 @@ def test_the_documentation_names_every_field_of_every_answer() -> None:
                     collect(item)
 
     collect(
-        [view.status(), STREAMS, EXPLAIN, STAGES, FINDINGS, PROGRAMS]
+        [view.status(), CANARY, CANARY["figures"]["chat"], STREAMS, EXPLAIN, STAGES]
+        + [FINDINGS, PROGRAMS]
         + [item | {"detail": None} for item in EVENTS]
         + DECISIONS
     )

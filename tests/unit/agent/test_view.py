@@ -13,10 +13,11 @@ from agent.discovery import Found, Surroundings
 from agent.history import Moment
 from agent.main_thread import MainThread
 from agent.node import Node
-from agent.policies import Policies
+from agent.policies import Hands, Policies
 from agent.sampler import Sampler
 from agent.state import State
 from agent.view import View
+from bpf.histogram import EMPTY
 from bpf.layout import Counters, Health
 from controller.journal import Decision, Event, Journal
 from controller.limits.cgroup import read_hierarchies
@@ -46,8 +47,13 @@ class Shown:
                 policy,
                 Path("/etc/sits/policy.toml"),
                 MainThread(lambda: None),
-                lambda *_: None,
-                lambda *_: None,
+                Hands(
+                    enforce=lambda *_: None,
+                    note=lambda *_: None,
+                    mode=lambda: "shadow",
+                    load=lambda _: 0.0,
+                    gaps=lambda _: EMPTY,
+                ),
             ),
             lambda: {"mode": "shadow", "alive": True, "pid": 7, "restarts": 1},
             lambda mode, reason: self.asked.append((mode, reason)),

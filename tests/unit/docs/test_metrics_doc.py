@@ -4,6 +4,7 @@ from pathlib import Path
 from prometheus_client.metrics_core import Metric
 
 from agent.metrics import EngineFigures, Figures, FiguresCollector, NeighbourFigures
+from agent.policy_metrics import CanaryFigures
 from agent.spans import SpanCounts
 from agent.stages import SAMPLE_NS, Sample, stage_reports
 from bpf.layout import Counters, Health
@@ -29,6 +30,14 @@ STATUS = {
     "cpu_weight": {"value": 100, "base": 100},
     "plan": {"margin": 0.85, "prompt_tokens_per_s": 100.0, "roll_backs": 0},
     "backpressure": {"value": 0.1, "accept": 0.0, "queue": 0.1, "send": 0.0},
+}
+
+ARM = {
+    "streams": 40,
+    "bad_share": 0.1,
+    "error_share": 0.0,
+    "ttft_p95_ms": 120.0,
+    "gap_p95_ms": 20.0,
 }
 
 
@@ -64,6 +73,7 @@ def families() -> Iterator[Metric]:
         journal_dropped=0,
         spans=SpanCounts(dropped={"queue_full": 1}),
         programs={"switch_tasks": Runs()},
+        canary=CanaryFigures(True, {}, {"chat": {"old": ARM, "new": ARM}}),
     )
     return FiguresCollector(lambda: figures).collect()
 
