@@ -42,8 +42,9 @@ from agent.stream_cause import StreamVerdict
 from agent.streams import take
 from agent.supervisor import Supervisor
 from agent.tracing import start_tracing
+from agent.versions import Versions
 from agent.view import View
-from bpf.layout import Event
+from bpf.layout import Event, EventKind
 from bpf.loader import unload
 from controller.journal import Event as JournalEvent
 from controller.journal import EventRow, Journal, JournalError
@@ -102,6 +103,8 @@ class Daemon:
         self._discovery = Discovery(policy, hierarchies)
         self._leaving = Leaving()
         self._slos = {engine.name: engine.slo for engine in policy.engines}
+        self._versions = Versions()
+        self._versions.ask({engine.name: engine.version_header for engine in policy.engines})
         self._names: Mapping[int, str] = {}
         self._judge = Judge(self._state, self._slos, self._take)
         self._tracing, problem = start_tracing(policy, self._meanwhile)
@@ -282,9 +285,13 @@ class Daemon:
 
     def _take(self, name: str, event: Event, verdict: StreamVerdict) -> None:
         cause, evidence = str(verdict.cause), verdict.evidence
-        ended = take(self._state.streams, event, name, self._slos[name], cause, evidence)
+        starts = event.kind is EventKind.START
+        version = self._versions.of(name, event.head) if starts else None
+        slo = self._slos[name]
+        ended = take(self._state.streams, event, name, slo, cause, evidence, version)
         if ended is not None:
             self._state.count_end(name, ended.reason, ended.good, ended.untold)
+            self._versions.count(ended)
         if self._tracing is not None:
             self._tracing.stream(name, event, ended)
 
@@ -458,6 +465,7 @@ class Daemon:
         self._policy, self._slos = policy, slos
         self._state.set_policy(policy)
         self._advisor.keep({engine.name for engine in policy.engines})
+        self._versions.ask({engine.name: engine.version_header for engine in policy.engines})
         self._discovery.policy = policy
         self._node.set_policy(policy)
         self._supervisor.set_policy(policy, afresh)
@@ -506,6 +514,7 @@ class Daemon:
                 sockets=self._sampler.sockets(engine.name),
                 stages=stage_reports(self._sampler.ends(engine.name, _RATE_WINDOW_S)),
                 advice=self._advisor.advice(engine.name),
+                versions=self._versions.figures(engine.name),
             )
             for engine in self._policy.engines
         )

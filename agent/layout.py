@@ -22,6 +22,7 @@ def table_of(*names: str) -> Table:
         table.add_column(
             name,
             justify="right" if figures else "left",
+            min_width=len(name),
             no_wrap=figures or name in ("TIME", "ENDED", "RESULT"),
         )
     return table

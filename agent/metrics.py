@@ -16,60 +16,25 @@ from prometheus_client.core import (
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from agent.buckets import (
+    GAP_BOUNDS_MS,
+    LOOP_BOUNDS_MS,
+    TTFT_BOUNDS_MS,
+    WAIT_BOUNDS_MS,
+    add_histogram,
+)
 from agent.policy_metrics import CanaryFigures, canary_families
 from agent.sockets import EngineSockets
 from agent.spans import SpanCounts
 from agent.stages import StageReport
+from agent.version_metrics import version_families
+from agent.versions import VersionFigures
 from bpf.histogram import EMPTY, Histogram
 from bpf.layout import Counters, Health
 from bpf.libbpf import Runs
 from controller.advice import Advice
 from controller.timing import histogram_of
 
-TTFT_BOUNDS_MS: Final = (
-    1,
-    5,
-    10,
-    20,
-    40,
-    60,
-    80,
-    100,
-    250,
-    500,
-    750,
-    1000,
-    2500,
-    5000,
-    7500,
-    10000,
-)
-"""OpenTelemetry's advice for gen_ai.server.time_to_first_token."""
-
-GAP_BOUNDS_MS: Final = (
-    1,
-    2.5,
-    5,
-    10,
-    25,
-    50,
-    75,
-    100,
-    120,
-    150,
-    200,
-    300,
-    400,
-    500,
-    750,
-    1000,
-    2500,
-)
-"""OpenTelemetry's advice for gen_ai.server.time_per_output_token, finer below, 120 ms for the rule
-of seed row A16."""
-
-WAIT_BOUNDS_MS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 1000)
-LOOP_BOUNDS_MS: Final = (0.05, 0.1, 0.2, 0.3, 0.5, 1, 2, 4.2, 10, 20, 50, 100)
 _STAGES: Final = ("collect", "decide", "actuate", "tick", "reaction", "late")
 
 
@@ -94,6 +59,7 @@ class EngineFigures:
     sockets: EngineSockets = field(default_factory=EngineSockets)
     stages: tuple[StageReport, ...] = ()
     advice: Advice = field(default_factory=Advice)
+    versions: Mapping[str, VersionFigures] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +107,7 @@ class FiguresCollector(Collector):
         yield from canary_families(figures.canary)
         yield from _spans(figures.spans)
         yield from _streams(figures.engines)
+        yield from version_families({e.name: e.versions for e in figures.engines})
         yield from _cpu(figures)
         yield from _engine_state(figures.engines)
         yield from _engine_queue(figures.engines)
@@ -566,7 +533,7 @@ def _loop(loop: Mapping[str, Any]) -> Metric:
         "sits_loop_stage_seconds", "The fast loop's stages.", labels=["stage"]
     )
     for stage in _STAGES:
-        _add(family, stage, histogram_of(loop[stage]), LOOP_BOUNDS_MS)
+        add_histogram(family, [stage], histogram_of(loop[stage]), LOOP_BOUNDS_MS)
     return family
 
 
@@ -575,17 +542,5 @@ def _histogram(
 ) -> Metric:
     family = HistogramMetricFamily(name, text, labels=["engine"])
     for label, histogram in series.items():
-        _add(family, label, histogram, bounds_ms)
+        add_histogram(family, [label], histogram, bounds_ms)
     return family
-
-
-def _add(
-    family: HistogramMetricFamily,
-    label: str,
-    histogram: Histogram,
-    bounds_ms: tuple[float, ...],
-) -> None:
-    counts = histogram.cumulative([round(bound * 1e6) for bound in bounds_ms])
-    buckets = [(f"{bound / 1e3:g}", float(n)) for bound, n in zip(bounds_ms, counts, strict=True)]
-    buckets.append(("+Inf", float(histogram.count)))
-    family.add_metric([label], buckets, histogram.sum_ns / 1e9)

@@ -58,17 +58,9 @@ class RequestHead:
 
 def read_head(head: bytes) -> RequestHead:
     """What the first bytes of a request say; never fails."""
-    text, blank_line, _ = head.partition(b"\r\n\r\n")
-    lines = text.split(b"\r\n")
-    if not blank_line and len(lines) > 1:
-        lines.pop()  # it may go on
+    lines, whole = _lines(head)
     method, path = _request_line(lines[0])
-    values = [
-        value.strip(b" \t")
-        for line in lines[1:]
-        for name, colon, value in [line.partition(b":")]
-        if colon and name.lower() == _NAME
-    ]
+    values = _values(lines, _NAME)
     # two are as good as none: nobody can say which is meant
     caller = parse_traceparent(values[0]) if len(values) == 1 else None
     return RequestHead(
@@ -76,8 +68,17 @@ def read_head(head: bytes) -> RequestHead:
         path=path,
         caller=caller,
         malformed=bool(values) and caller is None,
-        cut=not blank_line,
+        cut=not whole,
     )
+
+
+def header_values(head: bytes, name: str) -> tuple[list[bytes], bool]:
+    """Every value that the first bytes of a request give a header, its name in lower case.
+
+    Also whether the end of the head was among them, so that there are no more.
+    """
+    lines, whole = _lines(head)
+    return _values(lines, name.encode()), whole
 
 
 def parse_traceparent(value: bytes) -> Caller | None:
@@ -89,6 +90,23 @@ def parse_traceparent(value: bytes) -> Caller | None:
     if version == b"00" and more is not None:
         return None
     return Caller(SpanRef(int(trace_id, 16), int(span_id, 16)), bool(int(flags, 16) & _SAMPLED))
+
+
+def _lines(head: bytes) -> tuple[list[bytes], bool]:
+    text, blank_line, _ = head.partition(b"\r\n\r\n")
+    lines = text.split(b"\r\n")
+    if not blank_line and len(lines) > 1:
+        lines.pop()  # it may go on
+    return lines, bool(blank_line)
+
+
+def _values(lines: list[bytes], wanted: bytes) -> list[bytes]:
+    return [
+        value.strip(b" \t")
+        for line in lines[1:]
+        for name, colon, value in [line.partition(b":")]
+        if colon and name.lower() == wanted
+    ]
 
 
 def _request_line(line: bytes) -> tuple[str, str]:

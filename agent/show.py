@@ -338,8 +338,10 @@ def _evidence(evidence: Json) -> Text:
     return Text(", ".join(f"{name} {figure(number)}" for name, number in evidence.items()))
 
 
-def _stream_rows(items: Iterable[Json]) -> Table:
-    table = table_of("ENDED", "TTFT ms", "GAP ms", "CHUNKS", "RESULT", "PATH", "CLIENT")
+def _stream_rows(items: Sequence[Json]) -> Table:
+    # a column of its own only where there are versions to tell apart
+    versions = ["VERSION"] if any(item["version"] is not None for item in items) else []
+    table = table_of("ENDED", "TTFT ms", "GAP ms", "CHUNKS", "RESULT", *versions, "PATH", "CLIENT")
     for item in items:
         result = cause_text(item["cause"])
         if item["good"]:
@@ -352,6 +354,7 @@ def _stream_rows(items: Iterable[Json]) -> Table:
             figure(item["gap_max_ms"]),
             figure(item["chunks"]),
             result,
+            *(cut(Text(item["version"] or UNKNOWN)) for _ in versions),
             cut(Text(item["path"])),
             cut(Text(item["remote"])),
         )

@@ -203,6 +203,7 @@ def _ours(ended: Ended, kept: Kept, meanwhile: Meanwhile) -> dict[str, Value | N
         "sits.cause": ended.cause,
         "sits.end_reason": ended.reason,
         "sits.streaming": ended.streaming,
+        "sits.version": ended.version,
         "sits.chunks": stream.chunks,
         "sits.gap_max_ms": stream.gap_max_ns / _MS if gaps > 0 else None,
         "sits.gap_mean_ms": stream.gap_sum_ns / gaps / _MS if gaps > 0 else None,

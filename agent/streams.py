@@ -23,7 +23,8 @@ class Ended:
 
     `streaming` is false for an answer that was no event stream: it has no TTFT and no gaps.
     `untold` is why it had no first token, if it was to have one. `cause` is why it was slow, if it
-    was, and `evidence` the figures that speak for that.
+    was, and `evidence` the figures that speak for that. `version` is what its request said of that,
+    None if nobody asked.
     """
 
     seq: int
@@ -37,6 +38,7 @@ class Ended:
     cause: str
     untold: str | None = None
     evidence: Mapping[str, float] = field(default_factory=dict)
+    version: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The stream for JSON, as docs/sitsctl.md describes it."""
@@ -52,6 +54,7 @@ class Ended:
             "remote": f"{host}:{s.remote_port}",
             "remote_port": s.remote_port,
             "path": self.path,
+            "version": self.version,
             "status": s.status,
             "streaming": self.streaming,
             "ttft_ms": None if s.ttft_ns is None else s.ttft_ns / 1e6,
@@ -111,17 +114,17 @@ class StreamLog:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._paths: dict[tuple[int, int], tuple[str, str]] = {}
+        self._begun: dict[tuple[int, int], tuple[str, str, str | None]] = {}
         self._ended: deque[Ended] = deque(maxlen=KEPT)
         self._seq = 0
 
-    def started(self, engine: str, event: Event) -> None:
-        """Take a `START` event."""
+    def started(self, engine: str, event: Event, version: str | None = None) -> None:
+        """Take a `START` event, and what its head says of the version."""
         with self._lock:
-            if len(self._paths) >= MAX_UNDER_WAY:
+            if len(self._begun) >= MAX_UNDER_WAY:
                 # an end whose event was dropped leaves its start behind; the oldest goes
-                del self._paths[next(iter(self._paths))]
-            self._paths[_key(event.stream)] = (engine, request_path(event.head))
+                del self._begun[next(iter(self._begun))]
+            self._begun[_key(event.stream)] = engine, request_path(event.head), version
 
     def ended(
         self,
@@ -137,7 +140,7 @@ class StreamLog:
         good = is_good(stream, reason, slo)
         with self._lock:
             self._seq += 1
-            _, path = self._paths.pop(_key(stream), ("", ""))
+            _, path, version = self._begun.pop(_key(stream), ("", "", None))
             done = Ended(
                 seq=self._seq,
                 engine=engine,
@@ -150,6 +153,7 @@ class StreamLog:
                 cause="none" if good else cause,
                 untold=why_untold(stream, reason),
                 evidence={} if good or evidence is None else evidence,
+                version=version,
             )
             self._ended.append(done)
         return done
@@ -157,12 +161,12 @@ class StreamLog:
     def forget(self, engine: str) -> None:
         """An engine is gone: no end comes any more for what it had under way."""
         with self._lock:
-            self._paths = {key: each for key, each in self._paths.items() if each[0] != engine}
+            self._begun = {key: each for key, each in self._begun.items() if each[0] != engine}
 
     def under_way(self, engine: str) -> int:
         """How many streams of an engine have started and not ended."""
         with self._lock:
-            return sum(1 for name, _ in self._paths.values() if name == engine)
+            return sum(1 for name, *_ in self._begun.values() if name == engine)
 
     def after(self, seq: int, limit: int, engine: str | None) -> tuple[list[Ended], int]:
         """Up to `limit` ended streams after `seq`, oldest first, and the last seq looked at."""
@@ -204,10 +208,14 @@ def take(
     slo: Slo,
     cause: str,
     evidence: Mapping[str, float] | None = None,
+    version: str | None = None,
 ) -> Ended | None:
-    """Hand one event of `engine` to the log; the stream if it ended."""
+    """Hand one event of `engine` to the log; the stream if it ended.
+
+    `version` is that of a stream that starts.
+    """
     if event.kind is EventKind.START:
-        log.started(engine, event)
+        log.started(engine, event, version)
     elif event.kind is EventKind.END:
         return log.ended(engine, event, slo, cause, evidence)
     return None

@@ -59,6 +59,8 @@ def arms_of(
             "the policy has other engines or neighbours, or finds them otherwise, which can't be"
             " tried in turns: apply that first, without a canary",
         )
+    if not new.engines:
+        raise ApiError(409, "the policy has no engine to try it on")
     new_mode = new.mode if new.mode != old.mode else None
     if "control" not in {mode, new_mode}:
         raise ApiError(

@@ -11,6 +11,7 @@ from controller.policy_rules import (
     directory,
     header_table,
     number,
+    request_header,
     socket_path,
     split_address,
     switch,
@@ -115,6 +116,14 @@ class Engine:
         Key(
             socket_path(),
             "The engine's admin socket; without it the engine is measured, not retuned.",
+        ),
+    ] = None
+    version_header: Annotated[
+        str | None,
+        Key(
+            request_header(),
+            'The request header that tells versions apart, such as "x-canary-version"; without'
+            " it there are no `sits_version_*` metrics.",
         ),
     ] = None
     slo: Slo = field(default_factory=Slo)

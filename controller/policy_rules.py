@@ -19,6 +19,7 @@ UNIX_PATH_BYTES: Final = 107
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?")
 _HEADER_NAME: Final = re.compile(r"[a-z0-9_.-]{1,100}(?<!-bin)")
 _HEADER_VALUE: Final = re.compile(r"[!-~]([ -~]*[!-~])?")
+_REQUEST_HEADER: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
 _UNIT_NAME: Final = re.compile(r"[A-Za-z0-9:_.\\@-]{1,248}\.(service|scope|slice)")
 
 
@@ -179,6 +180,18 @@ def header_table() -> Rule:
         return dict(value)
 
     return Rule("a table of strings", read, quoted=False)
+
+
+def request_header() -> Rule:
+    """The name of an HTTP request header, kept in lower case as HTTP compares it."""
+
+    def read(value: object) -> str:
+        text = _text(value)
+        if not _REQUEST_HEADER.fullmatch(text):
+            raise ValueError
+        return text.lower()
+
+    return Rule("the name of a header: 1 to 64 of a-z, 0-9 and -", read)
 
 
 def cgroup(*, children: bool) -> Rule:

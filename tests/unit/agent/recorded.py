@@ -239,6 +239,7 @@ def stream(seq: int, **changes: Any) -> JsonObject:
         "remote": "10.0.3.17:51234",
         "remote_port": 51234,
         "path": "/v1/chat/completions",
+        "version": None,
         "status": 200,
         "ttft_ms": 231.0,
         "gap_max_ms": 61.5,

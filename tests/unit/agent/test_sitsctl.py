@@ -231,6 +231,15 @@ def test_streams_says_which_were_good_and_what_was_wrong_with_the_rest(setting: 
     assert "client_reset" in cut
 
 
+def test_streams_have_a_column_for_versions_where_there_are_any(setting: Setting) -> None:
+    assert "VERSION" not in setting.lines("streams")[0]
+    setting.view.ended[1]["version"] = "v2"
+    head, without, with_one, _ = setting.lines("streams")
+    assert "VERSION" in head
+    assert re.search(r"good +– +/", without)
+    assert re.search(r"neighbour_cpu +v2 +/", with_one)
+
+
 def test_explain_starts_with_the_verdict(setting: Setting) -> None:
     lines = setting.lines("explain")
     assert lines[0] == "chat was slow because other processes took the CPU it wanted."

@@ -90,6 +90,10 @@ def test_a_policy_that_changes_nothing_is_not_tried() -> None:
     assert "changes nothing" in refusal(ONE, ONE + "# a comment\n")
 
 
+def test_a_policy_without_engines_is_not_tried() -> None:
+    assert "no engine to try it on" in refusal('mode = "control"\n', 'mode = "shadow"\n')
+
+
 @pytest.mark.parametrize(
     "new",
     [

@@ -102,6 +102,7 @@ def policies(draw: st.DrawFn) -> Policy:
                     name=st.just(name),
                     match=matches(index),
                     admin_socket=st.sampled_from([None, Path(f"/run/engine-{index}.sock")]),
+                    version_header=st.sampled_from([None, "x-canary-version"]),
                     slo=st.builds(
                         Slo,
                         numbers(1, 600_000),
@@ -240,8 +241,8 @@ lease_ms = 20.0
         ),
         (
             ENGINE + 'name = "x"',
-            "p:3: engines.chat.name: unknown key, known here: admin_socket, slo, limits, knobs,"
-            " relegation, cgroup, unit, command, port",
+            "p:3: engines.chat.name: unknown key, known here: admin_socket, version_header, slo,"
+            " limits, knobs, relegation, cgroup, unit, command, port",
         ),
     ],
 )

@@ -7,6 +7,8 @@ from agent.metrics import EngineFigures, Figures, FiguresCollector, NeighbourFig
 from agent.policy_metrics import CanaryFigures
 from agent.spans import SpanCounts
 from agent.stages import SAMPLE_NS, Sample, stage_reports
+from agent.versions import VersionFigures
+from bpf.histogram import EMPTY
 from bpf.layout import Counters, Health
 from bpf.libbpf import Runs
 from controller.advice import Advice, Observed, advise
@@ -53,6 +55,7 @@ def families() -> Iterator[Metric]:
         status=STATUS,
         cause_ns={"batch": 1},
         slo_ms={"ttft": 1.0},
+        versions={"canary": VersionFigures(1, 1, 0, 2, 0, 9, EMPTY, EMPTY)},
         stages=stage_reports([Sample(0, 0, 1, 8), Sample(1, SAMPLE_NS, 2, 8)]),
         advice=advise(Advice(), Observed(1.0, 500.0, 1.0, 1.0, 2.0, 1.0, 1.0, 0, 0)),
     )

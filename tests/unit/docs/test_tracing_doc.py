@@ -8,7 +8,7 @@ from agent.spans import Beginning, Meanwhile, decision_span, request_span
 from agent.streams import StreamLog
 from controller.policy import parse_policy
 from controller.policy_model import Slo
-from tests.unit.agent.made import end
+from tests.unit.agent.made import end, start
 
 TEXT = (Path(__file__).parents[3] / "docs/tracing.md").read_text()
 REF = SpanRef(1, 2)
@@ -20,7 +20,9 @@ def documented(heading: str) -> list[str]:
 
 
 def test_the_attributes_of_a_request_are_those_of_the_code() -> None:
-    ended = StreamLog().ended("chat", end(None, at_ns=5, status=500), Slo(), "batch")
+    log = StreamLog()
+    log.started("chat", start(), "canary")
+    ended = log.ended("chat", end(None, at_ns=5, status=500), Slo(), "batch")
     head = read_head(b"POST /v1/completions HTTP/1.1\r\n\r\n")
     span = request_span(ended, Beginning(REF, head, 0), "slow", Meanwhile(1, 1))
     assert documented("The span of a request") == list(span.attributes)
