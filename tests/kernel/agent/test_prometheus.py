@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from agent.metrics import TTFT_BOUNDS_MS
+from agent.buckets import TTFT_BOUNDS_MS
 from tests.engines.prometheus_server import Prometheus, prometheus
 from tests.kernel.conftest import MakeGroup
 
