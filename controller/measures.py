@@ -97,26 +97,16 @@ def _share(
     Its standard error is the larger of two: of independent streams, pooled as for equal shares,
     and of slices of which each has its own luck (streams of one burst share their fate).
     """
-    old, new = whole.old, whole.new
-    if not (old.streams and new.streams):
+    grew = _growth(whole, count)
+    if grew is None:
         return Finding(f"{name}: not seen under both policies")
-    share = count(new) / new.streams
-    grew = share - count(old) / old.streams - _excuse(whole, count)
+    before, share = (count(each) / each.streams for each in (whole.old, whole.new))
     error = max(_pooled_error(whole, count), _sliced_error(pairs, whole, count))
-    wins, losses = _split(
-        grown
-        for pair in pairs
-        if pair.old.streams and pair.new.streams
-        for grown in [
-            count(pair.new) / pair.new.streams
-            - count(pair.old) / pair.old.streams
-            - _excuse(pair, count)
-        ]
-    )
+    wins, losses = _split(_growth(pair, count) for pair in pairs)
     up, down = _tail(grew, error), _tail(-grew, error)
     bad = matters(grew, share)
     text = (
-        f"{name} {count(old) / old.streams:.1%} → {share:.1%}, more in {wins} and fewer in"
+        f"{name} {before:.1%} → {share:.1%}, more in {wins} and fewer in"
         f" {losses} of {len(pairs)} pairs"
     )
     worse = bad and up <= NOISE_P and sign_p(wins, losses) <= LOAD_P
@@ -134,14 +124,11 @@ def _p95(
 ) -> Finding:
     """Compare 95th percentiles; that it is no chance is told by the pairs alone."""
     old, new = of(whole.old).quantile_ns(0.95), of(whole.new).quantile_ns(0.95)
-    if not old or not new:
+    ratio = _ratio(whole, of)
+    if old is None or new is None or ratio is None:
         return Finding(f"{name}: not seen under both policies")
-    ratio = new / old / _factor(whole, of)
-    wins, losses = _split(
-        math.log(mine / its / _factor(pair, of))
-        for pair in pairs
-        if (mine := of(pair.new).quantile_ns(0.95)) and (its := of(pair.old).quantile_ns(0.95))
-    )
+    ratios = (_ratio(pair, of) for pair in pairs)
+    wins, losses = _split(None if each is None else each - 1 for each in ratios)
     text = (
         f"P95 of the {name} {_ms(old)} → {_ms(new)} ms, more in {wins} and less in {losses} of"
         f" {len(pairs)} pairs"
@@ -166,24 +153,36 @@ def _ms(value_ns: float) -> str:
     return f"{ms:.0f}" if ms >= 100 else f"{ms:.3g}"
 
 
-def _split(differences: Iterable[float]) -> tuple[int, int]:
-    """In how many pairs there was more of it, and in how many less; equal ones say nothing."""
-    values = list(differences)
+def _split(differences: Iterable[float | None]) -> tuple[int, int]:
+    """In how many pairs there was more of it, and in how many less; the others say nothing."""
+    values = [value for value in differences if value is not None]
     return sum(value > 0 for value in values), sum(value < 0 for value in values)
 
 
+def _growth(pair: Pair, count: Callable[[Tally], int]) -> float | None:
+    """By how much a share grew, less what it grew by with the others, who kept the old policy."""
+    if not (pair.old.streams and pair.new.streams):
+        return None
+    grew = count(pair.new) / pair.new.streams - count(pair.old) / pair.old.streams
+    return grew - _excuse(pair, count)
+
+
 def _excuse(pair: Pair, count: Callable[[Tally], int]) -> float:
-    """By how much the share grew with the others too, who had the old policy all the time."""
     old, new = pair.others_old, pair.others_new
     if not (old.streams and new.streams):
         return 0.0
     return max(0.0, count(new) / new.streams - count(old) / old.streams)
 
 
-def _factor(pair: Pair, of: Callable[[Tally], Histogram]) -> float:
+def _ratio(pair: Pair, of: Callable[[Tally], Histogram]) -> float | None:
     """The same for a 95th percentile: by what factor it grew."""
-    old, new = of(pair.others_old).quantile_ns(0.95), of(pair.others_new).quantile_ns(0.95)
-    return max(1.0, new / old) if old and new else 1.0
+    old, new, others_old, others_new = (
+        of(tally).quantile_ns(0.95)
+        for tally in (pair.old, pair.new, pair.others_old, pair.others_new)
+    )
+    if old is None or new is None:
+        return None
+    return new / old / (max(1.0, others_new / others_old) if others_old and others_new else 1.0)
 
 
 def _pooled_error(whole: Pair, count: Callable[[Tally], int]) -> float:
