@@ -19,7 +19,7 @@ from controller.signals import Signals
 DEADLINE: Final = "ttft_deadline_ms"
 DEFERRAL: Final = "max_deferral_ms"
 
-DEADLINE_SHARE: Final = 0.9
+DEADLINE_SHARE: Final = 0.95
 """Of the TTFT target, so that a request is given up before it is late: the way to the user and the
 step in which the first token is computed take the rest."""
 

@@ -168,7 +168,10 @@ def _modelled(
         needed = min(signals.arrival_tokens_per_s, KEPT_RATE * most_tokens_per_s)
         prompts = max(prompts, rate_floor(model, needed, running, engine.kv_used))
     kv_per_seq = engine.kv_used / running if running else 0.0
-    cap = running_cap(model, gap_ms, margin, kv_per_seq, engine.kv_total)
+    # while prompts still fit beside those that run, a cap would be a guess about what never was
+    crowded = fits < view.floors.min_batched_tokens
+    by_time_ms = gap_ms if crowded else math.inf
+    cap = running_cap(model, by_time_ms, margin, kv_per_seq, engine.kv_total)
     wanted = {
         # the budget counts one token for each sequence that generates
         BUDGET: running + prompts,

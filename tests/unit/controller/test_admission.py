@@ -63,7 +63,7 @@ def test_without_a_rate_only_the_age_counts() -> None:
 
 
 def test_requests_are_given_up_before_they_are_late() -> None:
-    assert relegation_point(KNOBS, SLO, 60_000) == {DEADLINE: 1800, DEFERRAL: 60_000}
+    assert relegation_point(KNOBS, SLO, 60_000) == {DEADLINE: 1900, DEFERRAL: 60_000}
 
 
 QUEUE: Final = {QUEUED: Knob(QUEUED, 1, 1000, 1000, "requests")}

@@ -119,11 +119,17 @@ def test_a_floor_above_the_start_value_raises_nothing() -> None:
     assert decide(BUSY, view=high) == (BatchMemory(), None)
 
 
-def test_the_running_cap_is_cut_when_what_runs_and_waits_could_reach_it() -> None:
-    crowd = replace(BUSY, running=40, waiting=5, kv_used=40_000)
+def test_the_running_cap_is_cut_when_those_that_run_leave_no_room_for_prompts() -> None:
+    crowd = replace(BUSY, running=60, waiting=5, kv_used=60_000)
     memory, _ = decide(crowd)
     # (0.85·60 − 8) / (0.4 + 0.0005·1000), and by memory 0.95·60
     assert memory.point[RUNNING] == 47
+
+
+def test_while_prompts_fit_only_memory_caps_what_runs() -> None:
+    crowd = replace(BUSY, running=40, waiting=5, kv_used=40_000)
+    memory, _ = decide(crowd)
+    assert memory.point[RUNNING] == 57
 
 
 def test_the_running_cap_lands_on_a_captured_graph_size() -> None:
@@ -326,14 +332,14 @@ QUEUED: Final = replace(BUSY, waiting=3, waiting_tokens=30_000)
 def test_a_long_queue_is_ordered_by_deadline() -> None:
     memory, action = decide(QUEUED, view=RELEGATING)
     assert isinstance(action, SetKnobs)
-    assert action.values == {BUDGET: 436, DEADLINE: 1800, DEFERRAL: 30_000}
+    assert action.values == {BUDGET: 436, DEADLINE: 1900, DEFERRAL: 30_000}
     assert memory.pressed_ns is not None
 
 
 def test_it_takes_no_model_to_relegate() -> None:
     old = replace(QUEUED, oldest_arrival_ns=99 * SECOND)
     memory, _ = decide(old, model=UNTRUSTED, view=RELEGATING)
-    assert memory.point == {DEADLINE: 1800, DEFERRAL: 30_000}
+    assert memory.point == {DEADLINE: 1900, DEFERRAL: 30_000}
 
 
 def test_a_short_queue_is_left_as_it_is() -> None:
