@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
+from controller.policy_model import Relegation
 from demo.trace import Load
 
 from .bench import Bench, Spec
@@ -15,8 +16,9 @@ from .summary import ratio, summary
 RUNNING: Final = "max_running"
 DEADLINE: Final = "ttft_deadline_ms"
 DEFERRAL: Final = "max_deferral_ms"
-MAX_DEFERRAL_MS: Final = 10_000
-"""Of the static points with relegation; the engine measures its prefill rate itself."""
+MAX_DEFERRAL_MS: Final = Relegation().max_deferral_ms
+"""Of the static points with relegation, as in sitsd's default policy; the engine measures its
+prefill rate itself."""
 
 SWEEP_WARM_UP: Final = 1
 """Requests: a fixed point has nothing to learn."""

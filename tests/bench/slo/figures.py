@@ -30,7 +30,8 @@ class Figures:
 
     `goodput_rps` are requests a second whose first chunk and every gap were in time;
     `goodput_mostly_rps` lets 1% of a request's gaps be late. `refused` are answers of 429 or 503,
-    `failed` everything else that went wrong. `unloaded_ttft_ms` is what the warm-up saw.
+    `failed` everything else that went wrong. `unloaded_ttft_ms` and `unloaded_gap_ms` are the medians
+    of the warm-up.
     """
 
     goodput_rps: float
@@ -47,6 +48,7 @@ class Figures:
     refused: int
     longest_wait_ms: float | None
     unloaded_ttft_ms: float | None
+    unloaded_gap_ms: float | None
     offered_rps: float
     client_late_ms: float | None
 
@@ -92,6 +94,7 @@ def figures(runs: Sequence[Run]) -> Figures:
         unloaded_ttft_ms=spread(
             r.ttft_ms for run in runs for r in run.warm_up if r.ttft_ms is not None
         ).p50,
+        unloaded_gap_ms=spread(gap for run in runs for r in run.warm_up for gap in r.gaps_ms).p50,
         offered_rps=count / window_s,
         client_late_ms=max(
             ((record.sent_ns - record.planned_ns) / 1e6 for record in records), default=None
