@@ -141,7 +141,7 @@ class Bench:
         """Unloaded figures of `count` requests, and the capacity for many at once.
 
         The capacity is the median of several tries, the former the mean of one before them and one
-        after: each lasts a second or two, and the machine may have other things to do for that long.
+        after: each lasts a second or two, for which the machine may have other things to do.
         """
         inputs = self._inputs(calibration=name, count=count)
         found = self.cache.get(inputs)

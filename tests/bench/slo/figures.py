@@ -30,8 +30,8 @@ class Figures:
 
     `goodput_rps` are requests a second whose first chunk and every gap were in time;
     `goodput_mostly_rps` lets 1% of a request's gaps be late. `refused` are answers of 429 or 503,
-    `failed` everything else that went wrong. `unloaded_ttft_ms` and `unloaded_gap_ms` are the medians
-    of the warm-up.
+    `failed` everything else that went wrong. `unloaded_ttft_ms` and `unloaded_gap_ms` are
+    the warm-up's medians.
     """
 
     goodput_rps: float
