@@ -2,7 +2,7 @@
 
 One JSON object a line, UTF-8, over a Unix stream socket; `docs/engine-protocol.md` is the
 specification for other implementers. This module is what both of our ends share: the client in
-`controller.engines.client` and the server in `controller.reference.admin`.
+`controller.engines.client` and the server in `controller.serving.server`.
 """
 
 import json

@@ -15,10 +15,10 @@ import numpy as np
 
 from controller.engines.contract import Knob
 from controller.engines.page import EngineNow, PageWriter, Step
-from controller.reference.leases import NS_PER_MS, Leases
 from controller.reference.model import EOS, Chunk, KvCache, Model, Tokens, sample
 from controller.reference.scheduler import Limits, Plan, Scheduler
 from controller.reference.scheduler import Sequence as Scheduled
+from controller.serving.leases import NS_PER_MS, Leases
 
 log = logging.getLogger(__name__)
 

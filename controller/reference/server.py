@@ -189,12 +189,12 @@ def main(**options: Any) -> None:
 async def serve(settings: Settings) -> bool:
     """Serve until SIGTERM or SIGINT; False if the engine's thread failed."""
     # Only now: NumPy takes its number of threads from the environment when it is imported.
-    from controller.reference.admin import AdminServer
-    from controller.reference.calls import Calls
     from controller.reference.engine import Engine, Token
     from controller.reference.front import Connection, Front
     from controller.reference.metrics import Metrics
     from controller.reference.model import Model, Shape
+    from controller.serving.calls import Calls
+    from controller.serving.server import AdminServer
 
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from controller.engines.contract import Hello, Knob
 from controller.engines.page import PageWriter
-from controller.reference.admin import AdminServer
-from controller.reference.calls import Calls
 from controller.reference.engine import Engine
 from controller.reference.model import Model, Shape
+from controller.serving.calls import Calls
+from controller.serving.server import AdminServer
 
 PATIENCE_S: Final = 10
 KNOBS: Final = {

@@ -17,7 +17,7 @@ from controller.engines.contract import ContractError, Hello, Knob
 from controller.engines.page import EngineNow, PageWriter, Step
 from controller.loop import Loop
 from controller.policy_model import Controller, Engine, Match, Mode, Policy, Slo
-from controller.reference.leases import Leases
+from controller.serving.leases import Leases
 from controller.wire import EngineTarget, Message, NeighbourTarget, targets_message
 
 from .rig import AgentEnd, Cgroups, Kernel, actuator_of

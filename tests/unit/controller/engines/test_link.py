@@ -30,7 +30,7 @@ from controller.engines.link import (
 )
 from controller.engines.page import MAGIC, PAGE_BYTES, EngineNow, PageWriter, Step
 from controller.reference.engine import Engine
-from controller.reference.leases import Leases
+from controller.serving.leases import Leases
 
 from ..peers import PAGELESS, PATIENCE_S, START, STATE, Peer, reference
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.engines.contract import ContractError, Knob
-from controller.reference.leases import NS_PER_MS, Leases
+from controller.serving.leases import NS_PER_MS, Leases
 
 KNOBS = {
     "max_running": Knob("max_running", 1, 64, 64, "requests"),

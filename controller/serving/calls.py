@@ -1,4 +1,4 @@
-"""The calls of the engine contract, answered from an `Engine`: one message in, one out, no IO."""
+"""The calls of the engine contract, answered by what serves it: one message in, one out, no IO."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -6,8 +6,8 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from controller.engines.contract import CALLS, PROTOCOL_VERSION, ContractError, Hello
-from controller.reference.engine import Engine
-from controller.reference.leases import Leases
+from controller.serving.leases import Leases
+from controller.serving.served import Served
 
 MAX_OWNER_CHARACTERS: Final = 200
 MIN_PERIOD_MS: Final = 5
@@ -19,7 +19,7 @@ Message = Mapping[str, Any]
 class Calls:
     """What an engine answers to each call."""
 
-    def __init__(self, engine: Engine, hello: Hello) -> None:
+    def __init__(self, engine: Served, hello: Hello) -> None:
         self._engine = engine
         self._hello = hello
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from controller.engines.contract import MAX_LINE_BYTES, ContractError, decode, encode
-from controller.reference.calls import Calls
-from controller.reference.engine import Engine
-from controller.reference.unix_socket import admits, listen
+from controller.serving.calls import Calls
+from controller.serving.served import Served
+from controller.serving.unix_socket import admits, listen
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class AdminServer:
     """Serves the contract at a Unix socket, on its own thread, until `stop`."""
 
     def __init__(
-        self, path: Path, engine: Engine, calls: Calls, admin_gid: int | None = None
+        self, path: Path, engine: Served, calls: Calls, admin_gid: int | None = None
     ) -> None:
         """Listens at once; `AdminError` if it can't. `start` begins to answer."""
         self._path = path
