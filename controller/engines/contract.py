@@ -41,6 +41,7 @@ ERRORS: Final = {
     "stale_epoch": "the epoch is not above the last one taken",
     "held": "another owner's lease is in force",
     "not_prepared": "there is nothing prepared under this epoch",
+    "failed": "the engine did not take this change a moment ago",
     "denied": "the peer is neither root nor in the admin group",
 }
 """Error codes and what each means."""

@@ -315,6 +315,7 @@ class EngineLink:
             self._lose(now_ns, text, LinkState.REFUSED)
         elif self.held if call == "set" else refusal.code == "held":
             self._holding.let_go()
+            self._give_up_unapplied(refusal.message)
             self._retry_ns = now_ns + HELD_RETRY_NS
             if refusal.code == "held":
                 self._become(LinkState.HELD, text, "lease_held")

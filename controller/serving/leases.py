@@ -36,17 +36,35 @@ class Prepared:
     lapse_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A change the engine did not take, and until when it is not tried again."""
+
+    values: Mapping[str, float]
+    why: str
+    until_ns: int
+
+
 class Leases:
     """The knobs of one engine.
 
     `values` are in force; `wanted` are what they become at the top of the next step. `taken_epoch`
     is the last epoch accepted and never falls, `applied_epoch` that of the change in force (0
     without a lease). `version` grows with every change, so that a watcher knows when to look.
+
+    An engine that takes its time (`at_once` is False) calls `begin` before it makes a change and
+    `done` or `fail` after it; the end of a lease is then such a change too.
     """
 
-    def __init__(self, knobs: Mapping[str, Knob], max_lease_ms: int) -> None:
+    def __init__(
+        self, knobs: Mapping[str, Knob], max_lease_ms: int, *, at_once: bool = True
+    ) -> None:
         self._knobs = knobs
         self._max_lease_ms = max_lease_ms
+        self._at_once = at_once
+        self._changing: frozenset[str] = frozenset()
+        self._failed: Failed | None = None
+        self._taken_by: str | None = None
         self._start = {name: knob.start for name, knob in knobs.items()}
         self.values: Mapping[str, float] = dict(self._start)
         self.wanted: Mapping[str, float] = self.values
@@ -61,8 +79,12 @@ class Leases:
 
     @property
     def pending(self) -> dict[str, float]:
-        """What changes at the next step, and to what."""
-        return {name: to for name, to in self.wanted.items() if to != self.values[name]}
+        """What changes at the next step, or is on its way, and to what."""
+        return {
+            name: to
+            for name, to in self.wanted.items()
+            if to != self.values[name] or name in self._changing
+        }
 
     def deadline_ns(self) -> int | None:
         """When `expire` next has something to do, if nothing happens before."""
@@ -74,16 +96,18 @@ class Leases:
     def state(self, now_ns: int) -> dict[str, Any]:
         """The fields that answers carry, as the contract names them."""
         left_ns = self.lease.deadline_ns - now_ns if self.lease else 0
+        failed = self._failure(now_ns)
         return {
             "values": dict(self.values),
             "pending": self.pending,
             "state": "pending" if self.pending else "applied",
             "start": dict(self._start),
-            "owner": self.lease.owner if self.lease else None,
+            "owner": self.lease.owner if self.lease else self._taken_by,
             "epoch": self.taken_epoch,
             "applied_epoch": self.applied_epoch,
             "prepared_epoch": self.prepared.epoch if self.prepared else None,
             "lease_ms_left": max(0, left_ns // NS_PER_MS),
+            **({} if failed is None else {"failed": failed.why}),
         }
 
     def expire(self, now_ns: int) -> bool:
@@ -103,6 +127,47 @@ class Leases:
             return
         self.values = self.wanted
         self.applied_epoch = self._wanted_epoch
+        self.version += 1
+
+    def begin(self) -> tuple[Mapping[str, float], int]:
+        """What is wanted and under which epoch; it is pending until `done` or `fail`."""
+        self._changing = frozenset(self.pending)
+        return self.wanted, self._wanted_epoch
+
+    def done(self, values: Mapping[str, float], epoch: int) -> None:
+        """The change that was begun is in force; what was wanted meanwhile is pending."""
+        self._changing = frozenset()
+        self.values = dict(values)
+        self.applied_epoch = epoch if self.lease is not None else 0
+        self.version += 1
+
+    def fail(
+        self, tried: Mapping[str, float], values: Mapping[str, float], why: str, until_ns: int
+    ) -> None:
+        """The engine did not take `tried`: `values` are in force, as before it.
+
+        Until `until_ns` the same is refused as `failed`, so that nobody tries it at every renewal.
+        """
+        self._changing = frozenset()
+        self._failed = Failed(dict(tried), why, until_ns)
+        self.values = dict(values)
+        if dict(self.wanted) == dict(tried):
+            self.wanted, self._wanted_epoch = self.values, self.applied_epoch
+        self.version += 1
+
+    def yield_to(self, who: str, values: Mapping[str, float]) -> None:
+        """Somebody changed knobs by other means than a lease: they are his until `reclaim`.
+
+        A lease ends with that, and no other is granted.
+        """
+        self._drop()
+        self._changing, self._taken_by = frozenset(), who
+        self.values = self.wanted = dict(values)
+
+    def reclaim(self) -> None:
+        """Every knob is at its start value again, and leases are granted."""
+        self._taken_by = None
+        self.values = self.wanted = self._start
         self.version += 1
 
     def set(
@@ -182,8 +247,13 @@ class Leases:
         self.version += 1
 
     def _revert(self) -> None:
+        self._drop()
+        self.wanted = self._start
+        if self._at_once:
+            self.values = self._start
+
+    def _drop(self) -> None:
         self.lease = None
-        self.values = self.wanted = self._start
         self.applied_epoch = self._wanted_epoch = self._committed_epoch = 0
         self.version += 1
 
@@ -203,7 +273,16 @@ class Leases:
                 raise ContractError(
                     "unknown_knob", f"this engine offers {', '.join(self._knobs)}", name
                 )
-        return {name: self._knobs[name].check(value) for name, value in values.items()}
+        checked = {name: self._knobs[name].check(value) for name, value in values.items()}
+        failed = self._failure(now_ns)
+        if failed is not None and {**self.wanted, **checked} == failed.values:
+            raise ContractError("failed", failed.why)
+        return checked
+
+    def _failure(self, now_ns: int) -> Failed | None:
+        """What is not to be tried again yet."""
+        failed = self._failed
+        return failed if failed is not None and now_ns < failed.until_ns else None
 
     def _check_term(self, field: str, term_ms: int) -> None:
         if not 1 <= term_ms <= self._max_lease_ms:
@@ -216,3 +295,5 @@ class Leases:
             raise ContractError("held", f"the lease is held by {self.lease.owner!r}")
         if self.prepared is not None and self.prepared.owner != owner:
             raise ContractError("held", f"a change is prepared by {self.prepared.owner!r}")
+        if self._taken_by is not None:
+            raise ContractError("held", self._taken_by)

@@ -238,3 +238,70 @@ def test_a_renewal_while_a_change_is_pending_leaves_it_pending() -> None:
     leases.set(0, "a", 2, 500, {})
     assert leases.pending == {"max_running": 8}
     assert leases.applied_epoch == 0
+
+
+def slow() -> Leases:
+    return Leases(KNOBS, MAX_LEASE_MS, at_once=False)
+
+
+def test_a_slow_engine_keeps_its_values_until_the_end_of_a_lease_is_done() -> None:
+    leases = slow()
+    leases.set(0, "a", 1, 100, {"max_running": 8})
+    leases.done(*leases.begin())
+    assert leases.state(0)["applied_epoch"] == 1
+    leases.expire(100 * NS_PER_MS)
+    ended = leases.state(100 * NS_PER_MS)
+    assert (ended["owner"], ended["applied_epoch"]) == (None, 0)
+    assert (ended["values"]["max_running"], ended["pending"]) == (8, {"max_running": 64})
+    leases.done(*leases.begin())
+    assert leases.values == START
+
+
+def test_a_change_that_ends_after_its_lease_has_no_epoch() -> None:
+    leases = slow()
+    leases.set(0, "a", 1, 100, {"max_running": 8})
+    began = leases.begin()
+    leases.expire(100 * NS_PER_MS)
+    leases.done(*began)
+    assert leases.applied_epoch == 0
+    assert leases.pending == {"max_running": 64}
+
+
+def test_what_failed_is_refused_for_a_while_and_nothing_else_is() -> None:
+    leases = slow()
+    leases.set(0, "a", 1, 1000, {"max_running": 8})
+    tried, _ = leases.begin()
+    leases.fail(tried, START, "it would not", 50 * NS_PER_MS)
+    assert leases.state(0)["failed"] == "it would not"
+    assert leases.pending == {}
+    assert code_of(leases.set, 1, "a", 2, 1000, {"max_running": 8}) == "failed"
+    leases.set(1, "a", 2, 1000, {})
+    leases.set(1, "a", 3, 1000, {"max_running": 9})
+    leases.set(50 * NS_PER_MS, "a", 4, 1000, {"max_running": 8})
+    assert "failed" not in leases.state(50 * NS_PER_MS)
+
+
+def test_a_change_wanted_while_another_failed_stays_wanted() -> None:
+    leases = slow()
+    leases.set(0, "a", 1, 1000, {"max_running": 8})
+    tried, _ = leases.begin()
+    leases.set(0, "a", 2, 1000, {"max_running": 9})
+    leases.fail(tried, START, "it would not", 50 * NS_PER_MS)
+    assert leases.pending == {"max_running": 9}
+
+
+def test_knobs_taken_by_other_means_are_nobodys_until_reclaimed() -> None:
+    leases = slow()
+    leases.set(0, "a", 1, 1000, {"max_running": 8})
+    leases.done(*leases.begin())
+    leases.yield_to("max_running is 3", {**START, "max_running": 3})
+    state = leases.state(0)
+    assert (state["owner"], state["values"]["max_running"]) == ("max_running is 3", 3)
+    assert (state["pending"], state["applied_epoch"], leases.deadline_ns()) == ({}, 0, None)
+    for act in (leases.set, leases.prepare):
+        named = {"term_ms": 100} if act == leases.prepare else {}
+        assert code_of(act, 0, "a", 2, 1000, {}, **named) == "held"
+    assert code_of(leases.release, 0, "a") == "held"
+    leases.reclaim()
+    leases.set(0, "a", 2, 1000, {"max_running": 9})
+    assert leases.values == START
