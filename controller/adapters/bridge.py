@@ -259,6 +259,10 @@ class Bridge:
         """Ask the engine for its figures and show them."""
         figures = self._driver.figures()
         with self._lock:
+            # before the page counts them: a reader looks for no more steps than it counts
+            if self._page is not None:
+                for step in figures.ended:
+                    self._page.write(self._now, step)
             self._now = self._shown.take(self._now, figures, time.monotonic_ns())
             self._publish()
 
@@ -267,9 +271,10 @@ class Bridge:
         values = self._leases.values
         self._now = replace(
             self._now,
+            updated_ns=time.monotonic_ns(),
             epoch=self._leases.applied_epoch,
             max_running=int(values.get("max_running", 0)),
-            max_batched_tokens=int(values.get("max_batched_tokens", 0)),
+            max_batched_tokens=int(values.get("max_batched_tokens", self._now.max_batched_tokens)),
             lease_expiries_total=self._leases.expiries,
         )
         if self._page is not None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from controller.engines.contract import Knob
+from controller.engines.page import Step
 
 
 class AdapterError(Exception):
@@ -30,7 +31,9 @@ class Figures:
     """What the engine tells of itself, as `EngineNow` names it; None where it does not.
 
     A `*_total` may start anywhere: only its growth counts. `oldest_arrival_ns` (CLOCK_MONOTONIC) is
-    worked out from `waiting` and `requests_total` where the engine does not tell it.
+    worked out from `waiting` and `requests_total` where the engine does not tell it. `ended` are
+    the last of the `steps` that ended since the driver was asked before. `max_batched_tokens`
+    counts where it is no knob.
     """
 
     waiting: int | None = None
@@ -45,6 +48,9 @@ class Figures:
     generated_tokens_total: int | None = None
     preemptions_total: int | None = None
     shed_total: int | None = None
+    max_batched_tokens: int | None = None
+    steps: int | None = None
+    ended: tuple[Step, ...] = ()
 
 
 class Driver(Protocol):

@@ -23,6 +23,7 @@ class Kind:
 
 KINDS: Final[Mapping[str, Kind]] = {
     "haproxy": Kind("controller.adapters.haproxy", ("address", "backend"), ("server",)),
+    "triton": Kind("controller.adapters.triton", ("address", "model"), ("metrics",)),
 }
 
 

@@ -29,7 +29,7 @@ class Shown:
         known: dict[str, int] = {
             name: value
             for name in Figures.__slots__
-            if (value := getattr(figures, name)) is not None
+            if name != "ended" and (value := getattr(figures, name)) is not None
         }
         for name in _TOTALS:
             known[name] = max(known.get(name, 0), getattr(before, name))

@@ -1,0 +1,74 @@
+"""A real tritonserver, out of the wheel of nvidia-pytriton, kept in the cache: no root, no GPU.
+
+    python -m tests.engines.triton.install
+
+About 70 MB are downloaded from PyPI and 240 MB installed. The environment is made under another
+name and renamed when complete, so a broken run leaves nothing that looks whole. The wheel has the
+Python backend only.
+"""
+
+import ctypes.util
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+from typing import Final
+
+VERSION: Final = "0.7.0"
+"""Of nvidia-pytriton; the server in it is 2.51.0."""
+
+PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def home() -> Path:
+    """Where it lies: `$SITS_CACHE/triton-VERSION`, by default in /var/cache/sits."""
+    return Path(os.environ.get("SITS_CACHE") or "/var/cache/sits") / f"triton-{VERSION}"
+
+
+def server(root: Path) -> Path:
+    """The folder of the server: bin, backends, caches."""
+    return root / "lib" / f"python{PYTHON}" / "site-packages" / "pytriton" / "tritonserver"
+
+
+def backends(root: Path) -> Path:
+    """The backend directory; the Python backend needs its stub, of this Python, beside it."""
+    return root / "backends"
+
+
+def install(root: Path) -> Path:
+    """Make sure it is there; returns `root`. A second caller waits for the first."""
+    assert ctypes.util.find_library(f"python{PYTHON}"), f"install libpython{PYTHON} (Debian)"
+    root.parent.mkdir(parents=True, exist_ok=True)
+    with root.with_name(root.name + ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not root.exists():
+            _build(root)
+    return root
+
+
+def _build(root: Path) -> None:
+    fresh = root.with_name(root.name + ".new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    venv.create(fresh, with_pip=True)
+    pip = [str(fresh / "bin" / "python"), "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    # without what it depends on: that is for its Python side, which is not used. With numpy 2 the
+    # backend answers with empty tensors
+    for arguments in (["--no-deps", f"nvidia-pytriton=={VERSION}"], ["numpy<2"]):
+        subprocess.run([*pip, "install", "--no-compile", *arguments], check=True)
+    folder, from_wheel = backends(fresh) / "python", server(fresh)
+    folder.mkdir(parents=True)
+    # links, since the stub finds its libraries by where it really lies
+    for file in (
+        from_wheel / "backends" / "python" / "libtriton_python.so",
+        from_wheel / "backends" / "python" / "triton_python_backend_utils.py",
+        from_wheel / "python_backend_stubs" / PYTHON / "triton_python_backend_stub",
+    ):
+        (folder / file.name).symlink_to(os.path.relpath(file, folder))
+    fresh.rename(root)
+
+
+if __name__ == "__main__":
+    print(install(home()))
