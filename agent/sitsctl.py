@@ -23,6 +23,7 @@ from agent.cli import (
     readable,
 )
 from agent.client import ClientError
+from agent.engine_plugin_command import engine_plugin
 from agent.replay_command import replay
 from agent.simulate_command import simulate
 from agent.sitsctl_policy import policy, print_policy_answer
@@ -293,6 +294,7 @@ def _probe() -> list[Json]:
     return [asdict(item) for item in findings(probe(open_libbpf()), pin_dir)]
 
 
+main.add_command(engine_plugin)
 main.add_command(policy)
 main.add_command(replay)
 main.add_command(simulate)

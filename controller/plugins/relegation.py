@@ -40,6 +40,15 @@ RECONSIDER_NS: Final = 100_000_000
 MAX_GONE: Final = 64
 """Requests no longer here that our lists may hold, beyond as many as wait."""
 
+MAX_DEADLINE_MS: Final = 3_600_000
+"""The upper end of the knobs `ttft_deadline_ms` and `max_deferral_ms`."""
+
+MAX_DEFERRAL_MS: Final = 60_000
+"""Where the knob `max_deferral_ms` begins."""
+
+MAX_TOKENS_PER_S: Final = 100_000_000
+"""The upper end of the knob `prefill_tokens_per_s`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:

@@ -18,15 +18,6 @@ from controller.plugins.relegation import Relegation, Rules
 
 NS_PER_MS: Final = 1_000_000
 
-MAX_DEADLINE_MS: Final = 3_600_000
-"""The upper end of `ttft_deadline_ms` and `max_deferral_ms`."""
-
-MAX_DEFERRAL_MS: Final = 60_000
-"""Where `max_deferral_ms` begins."""
-
-MAX_TOKENS_PER_S: Final = 100_000_000
-"""The upper end of `prefill_tokens_per_s`."""
-
 
 @dataclass(frozen=True, slots=True)
 class Limits:

@@ -18,7 +18,7 @@ import click
 
 from controller.engines.contract import KNOBS, Hello, Knob
 from controller.engines.page import PageError, PageWriter
-from controller.reference.scheduler import MAX_DEADLINE_MS, MAX_DEFERRAL_MS, MAX_TOKENS_PER_S
+from controller.plugins.relegation import MAX_DEADLINE_MS, MAX_DEFERRAL_MS, MAX_TOKENS_PER_S
 
 VERSION: Final = "0.1.0"
 MAX_LEASE_MS: Final = 10_000

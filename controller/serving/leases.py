@@ -193,6 +193,11 @@ class Leases:
             self._revert()
         return had
 
+    def end(self) -> None:
+        """End the lease, whoever holds it, and drop what is prepared: the engine can't keep it."""
+        self.prepared = None
+        self._revert()
+
     def prepare(
         self,
         now_ns: int,

@@ -12,16 +12,9 @@ from typing import Final
 from bpf.layout import Counters
 from controller.engines.contract import KNOBS, Knob
 from controller.engines.page import EngineNow, Step
+from controller.plugins.relegation import MAX_DEADLINE_MS, MAX_DEFERRAL_MS, MAX_TOKENS_PER_S
 from controller.policy_model import Slo
-from controller.reference.scheduler import (
-    MAX_DEADLINE_MS,
-    MAX_DEFERRAL_MS,
-    MAX_TOKENS_PER_S,
-    Limits,
-    Plan,
-    Scheduler,
-    Sequence,
-)
+from controller.reference.scheduler import Limits, Plan, Scheduler, Sequence
 
 
 @dataclass(frozen=True, slots=True)
