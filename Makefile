@@ -6,10 +6,12 @@ BIN := $(VENV)/bin
 CLANG ?= clang
 OBJECTS := $(patsubst bpf/%.bpf.c,bpf/objects/%.bpf.o,$(wildcard bpf/*.bpf.c))
 PACKAGES := clang libbpf-dev libbpf1 python3-venv iproute2 util-linux openssl
+# tritonserver's Python backend is linked with libpython.
+ENGINE_PACKAGES := libpython3.11
 MULTIARCH := $(shell uname -m)-linux-gnu
 ARCH := $(shell uname -m | sed 's/x86_64/x86/;s/aarch64/arm64/')
 
-.PHONY: all setup objects lint format test test-slow test-vm demo bench-accuracy bench-causes bench-predict bench-relegation bench-slo clean
+.PHONY: all setup objects lint format test test-slow test-engines test-vm demo bench-accuracy bench-causes bench-predict bench-relegation bench-slo clean
 
 all: setup
 
@@ -49,6 +51,12 @@ test: setup
 # The proofs that take longer: every cause named, spans in a real receiver, metrics in a real Prometheus.
 test-slow: setup build/prometheus
 	PATH="$(CURDIR)/build/prometheus/usr/bin:$$PATH" $(BIN)/pytest -q -m slow
+
+# Real engines of others, kept in $SITS_CACHE (/var/cache/sits): what is missing there is downloaded.
+test-engines: setup
+	@dpkg -s $(ENGINE_PACKAGES) >/dev/null 2>&1 || \
+	  { apt-get update -qq && apt-get install -y -qq --no-install-recommends $(ENGINE_PACKAGES) >/dev/null; }
+	$(BIN)/pytest -q -m engines
 
 # Debian's Prometheus, unpacked and not installed: its package would start a service.
 build/prometheus:

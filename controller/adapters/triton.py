@@ -28,6 +28,13 @@ LOAD_S: Final = 120.0
 NOBODY: Final = "sits-asks-whether-models-can-be-loaded"
 """A model that no repository has: a load of it changes nothing, and the refusal says why."""
 
+CHANNEL: Final = (
+    ("grpc.max_receive_message_length", -1),
+    # gRPC waits up to two minutes before it tries again; a server on this machine is back sooner
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 500),
+)
+
 MOST_BYTES: Final = 8 * 1024 * 1024
 """Of metrics."""
 
@@ -54,7 +61,7 @@ class Triton:
         self._model = model
         self._metrics_url = metrics_url
         self._refusal = InferenceServerException
-        self._client: Any = InferenceServerClient(address)
+        self._client: Any = InferenceServerClient(address, channel_args=CHANNEL)
         self._listeners = Listeners(address)
         self._instance = ""
         self._offered: tuple[str, ...] = ()
