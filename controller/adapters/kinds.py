@@ -24,6 +24,7 @@ class Kind:
 KINDS: Final[Mapping[str, Kind]] = {
     "haproxy": Kind("controller.adapters.haproxy", ("address", "backend"), ("server",)),
     "triton": Kind("controller.adapters.triton", ("address", "model"), ("metrics",)),
+    "sglang": Kind("controller.adapters.sglang", ("address",), ("key_file", "admin_key_file")),
 }
 
 
