@@ -178,9 +178,8 @@ class SGLang:
         status, answer = self._ask("POST", "/set_internal_state", {"server_args": server_args})
         if status in {http.client.UNAUTHORIZED, http.client.FORBIDDEN}:
             raise AdapterError(f"SGLang at {self._address} wants another API key: HTTP {status}")
-        return (
-            status == http.client.OK and isinstance(answer, list) and answer == [True] * len(answer)
-        )
+        took = answer if status == http.client.OK and isinstance(answer, list) else []
+        return bool(took) and all(each is True for each in took)
 
     def _ask(
         self, method: str, path: str, body: Mapping[str, Any] | None = None

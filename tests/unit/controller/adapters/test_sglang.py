@@ -118,9 +118,11 @@ def test_a_wrong_key_is_said(tmp_path: Path) -> None:
 
 
 def test_a_key_file_that_is_not_there_is_said(tmp_path: Path) -> None:
-    with sglang({"key_file": str(tmp_path / "none")}) as (_, driver):
-        with pytest.raises(AdapterError, match="No such file"):
-            driver.identify()
+    with (
+        sglang({"key_file": str(tmp_path / "none")}) as (_, driver),
+        pytest.raises(AdapterError, match="No such file"),
+    ):
+        driver.identify()
 
 
 def test_a_server_that_is_gone_is_said() -> None:
