@@ -30,8 +30,8 @@ Start vLLM with it, as it was started before but for this:
     vllm serve MODEL --scheduler-cls sits_vllm.Scheduler
 
 The directory of the socket must be one that vLLM's user may write to (RuntimeDirectory=vllm
-in its unit). SITS_ADMIN_GROUP=GROUP admits a group beside root. A data-parallel rank above 0
-listens at the same path with .RANK behind it.""",
+in its unit). SITS_ADMIN_GROUP=GROUP admits a group beside root. Each data-parallel rank has a
+socket of its own: admin.sock, admin-1.sock, admin-2.sock and so on.""",
         """\
 [engines.vllm]
 unit = "vllm.service"

@@ -68,6 +68,25 @@ class Lateness:
     realtime: bool
 
 
+@dataclass(frozen=True, slots=True)
+class PromptText:
+    """How a prompt of so many tokens is written for an engine.
+
+    A token is a `unit`; `free` tokens the engine adds itself.
+    """
+
+    unit: str = "x"
+    free: int = 1
+
+    def of(self, tokens: int) -> str:
+        """A prompt that is so many tokens long."""
+        return self.unit * (tokens - self.free)
+
+
+REFERENCE_PROMPT: Final = PromptText()
+"""The reference engine's token is a byte, and one begins every text."""
+
+
 class _Stream:
     """One request under way on a connection."""
 
@@ -98,10 +117,16 @@ class Client:
     """Sends a plan to one server and collects a record for each request of it."""
 
     def __init__(
-        self, address: tuple[str, int], *, keep_alive: bool = False, give_up_s: float = 120.0
+        self,
+        address: tuple[str, int],
+        *,
+        keep_alive: bool = False,
+        give_up_s: float = 120.0,
+        prompt: PromptText = REFERENCE_PROMPT,
     ) -> None:
         """`keep_alive`: use connections again. A request is given up `give_up_s` after sending."""
         self._address = address
+        self._prompt = prompt
         self._keep_alive = keep_alive
         self._give_up_ns = int(give_up_s * 1e9)
         self._selector = selectors.DefaultSelector()
@@ -116,7 +141,7 @@ class Client:
             Record(index, planned_ns=start_ns + int(each.arrival_s * 1e9))
             for index, each in enumerate(plan)
         ]
-        messages = [_message(each, self._address, self._keep_alive) for each in plan]
+        messages = [self._message(each) for each in plan]
         upcoming = sorted(range(len(plan)), key=lambda index: records[index].planned_ns)
         upcoming.reverse()
         try:
@@ -135,6 +160,25 @@ class Client:
             self._close()
         late_ms = [(each.sent_ns - each.planned_ns) / _NS_PER_MS for each in records]
         return records, Lateness(spread(late_ms), spread(self._read_late_us), is_realtime())
+
+    def _message(self, request: Request) -> bytes:
+        body = json.dumps(
+            {
+                "prompt": self._prompt.of(request.prompt_tokens),
+                "max_tokens": request.answer_tokens,
+                "ignore_eos": True,
+                "temperature": 0,
+                "stream": True,
+            }
+        ).encode()
+        head = (
+            "POST /v1/completions HTTP/1.1\r\n"
+            f"host: {self._address[0]}:{self._address[1]}\r\n"
+            "content-type: application/json\r\n"
+            f"content-length: {len(body)}\r\n"
+            f"connection: {'keep-alive' if self._keep_alive else 'close'}\r\n\r\n"
+        )
+        return head.encode() + body
 
     def _send(self, record: Record, message: bytes) -> None:
         try:
@@ -287,6 +331,8 @@ def write_results(path: Path, records: Iterable[Record], late: Lateness) -> None
 @click.option("--cpu", type=click.IntRange(0), help="Core to run on.")
 @click.option("--keep-alive", is_flag=True, help="Use connections again.")
 @click.option("--give-up-s", type=click.FloatRange(0.1), default=120.0, show_default=True)
+@click.option("--prompt-unit", default=REFERENCE_PROMPT.unit, help="What is one token.")
+@click.option("--prompt-free", default=REFERENCE_PROMPT.free, help="Tokens the engine adds.")
 def main(
     host: str,
     port: int,
@@ -296,38 +342,20 @@ def main(
     *,
     keep_alive: bool,
     give_up_s: float,
+    prompt_unit: str,
+    prompt_free: int,
 ) -> None:
     """Send the requests of --plan, each at its time, and write what became of them to --out."""
     requests = [Request(**json.loads(line)) for line in plan.read_text().splitlines()]
     if not take_core(cpu):
         click.echo("no real-time priority for the client: its stamps may be late", err=True)
-    client = Client((host, port), keep_alive=keep_alive, give_up_s=give_up_s)
+    prompt = PromptText(prompt_unit, prompt_free)
+    client = Client((host, port), keep_alive=keep_alive, give_up_s=give_up_s, prompt=prompt)
     gc.disable()  # a collection would make stamps late
     start_ns = time.monotonic_ns() + LEAD_NS
     began_file(out).write_text(str(start_ns))
     records, late = client.run(requests, start_ns)
     write_results(out, records, late)
-
-
-def _message(request: Request, address: tuple[str, int], keep_alive: bool) -> bytes:
-    # the engine's token is a byte, and one begins every text
-    body = json.dumps(
-        {
-            "prompt": "x" * (request.prompt_tokens - 1),
-            "max_tokens": request.answer_tokens,
-            "ignore_eos": True,
-            "temperature": 0,
-            "stream": True,
-        }
-    ).encode()
-    head = (
-        "POST /v1/completions HTTP/1.1\r\n"
-        f"host: {address[0]}:{address[1]}\r\n"
-        "content-type: application/json\r\n"
-        f"content-length: {len(body)}\r\n"
-        f"connection: {'keep-alive' if keep_alive else 'close'}\r\n\r\n"
-    )
-    return head.encode() + body
 
 
 def _refusal(reader: ResponseReader) -> str:

@@ -53,6 +53,11 @@ class Groups:
         mounts = _mounts(self.hierarchies)
         return tuple(self._top(mount) / name / "cgroup.procs" for mount in mounts)
 
+    def end_all(self, name: str) -> None:
+        """Kill what still runs in a group."""
+        for mount in _mounts(self.hierarchies):
+            _empty(self._top(mount) / name)
+
     def remove(self) -> None:
         """Remove whatever is there, ours or an earlier run's, with the processes still in it."""
         for mount in _mounts(self.hierarchies):

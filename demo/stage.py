@@ -14,7 +14,15 @@ from typing import Final
 
 import psutil
 
-from demo.client import Lateness, Record, began_file, plan_lines, read_results
+from demo.client import (
+    REFERENCE_PROMPT,
+    Lateness,
+    PromptText,
+    Record,
+    began_file,
+    plan_lines,
+    read_results,
+)
 from demo.rig import Rig, RigError
 from demo.trace import Request
 
@@ -22,8 +30,40 @@ HOST: Final = "127.0.0.1"
 ENGINE_OPTIONS: Final = ("--max-batched-tokens=256", "--max-context=2048")
 """A step of 256 tokens is short beside the gap that the SLO allows."""
 
-READY_WITHIN_S: Final = 30.0
 WATCH_EVERY_S: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an engine is to serve, and the directory it may write to."""
+
+    port: int
+    admin_socket: Path
+    page: Path
+    run_dir: Path
+
+
+@dataclass(frozen=True, slots=True)
+class EngineKind:
+    """An engine that the rig can run: `command` makes its command line from place and options."""
+
+    command: Callable[[Place, Sequence[str]], Sequence[str]]
+    prompt: PromptText
+    ready_within_s: float
+
+
+def _reference_command(place: Place, options: Sequence[str]) -> Sequence[str]:
+    return [
+        str(Path(sys.executable).with_name("sits-reference-engine")),
+        f"--host={HOST}",
+        f"--port={place.port}",
+        f"--admin-socket={place.admin_socket}",
+        f"--page={place.page}",
+        *options,
+    ]
+
+
+REFERENCE: Final = EngineKind(_reference_command, REFERENCE_PROMPT, 30.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,43 +98,41 @@ class Stage:
     def __init__(
         self,
         rig: Rig,
-        python: str = sys.executable,
         options: Sequence[str] = ENGINE_OPTIONS,
+        kind: EngineKind = REFERENCE,
     ) -> None:
-        """`options` are those of `sits-reference-engine`."""
+        """`options` are those of the engine's own command."""
         self.rig = rig
+        self.kind = kind
         self.admin_socket = rig.run_dir / "engine.sock"
         self.page = rig.run_dir / "engine.page"
         self._options = tuple(options)
         self._engine: subprocess.Popen[bytes] | None = None
         self.port = free_port()
-        self._python = python
 
     def start_engine(self) -> None:
-        """Start the reference engine in its cgroup; returns when it serves."""
-        command = [str(Path(self._python).with_name("sits-reference-engine"))]
-        command += [f"--host={HOST}", f"--port={self.port}", *self._options]
-        command += [f"--admin-socket={self.admin_socket}"]
-        command += [f"--page={self.page}"]
+        """Start the engine in its cgroup; returns when it serves."""
+        place = Place(self.port, self.admin_socket, self.page, self.rig.run_dir)
         engine = self.rig.start(
             "engine",
-            command,
+            self.kind.command(place, self._options),
             (self.rig.cores.engine,),
             self.rig.groups.procs("engine"),
         )
         self._engine = engine
-        until = time.monotonic() + READY_WITHIN_S
+        until = time.monotonic() + self.kind.ready_within_s
         while not _healthy(self.port):
             if engine.poll() is not None:
                 raise RigError(f"the engine ended at once:\n{self.rig.failure('engine')}")
             if time.monotonic() > until:
-                raise RigError(f"the engine does not serve after {READY_WITHIN_S:g} s")
+                raise RigError(f"the engine does not serve after {self.kind.ready_within_s:g} s")
             time.sleep(0.05)
 
     def stop_engine(self) -> None:
-        """Stop it, if it was started."""
+        """Stop it, if it was started, and what processes of it are left."""
         if self._engine is not None:
             self.rig.stop(self._engine)
+            self.rig.groups.end_all("engine")
             self._engine = None
 
     def send(
@@ -115,8 +153,10 @@ class Stage:
         plan_file.write_text("".join(plan_lines(plan)))
         began_file(out).unlink(missing_ok=True)  # of an earlier plan of that name
         cpu = self.rig.cores.client
-        command = [self._python, "-m", "demo.client", f"--host={HOST}", f"--port={self.port}"]
+        command = [sys.executable, "-m", "demo.client", f"--host={HOST}", f"--port={self.port}"]
         command += [f"--plan={plan_file}", f"--out={out}", f"--cpu={cpu}"]
+        prompt = self.kind.prompt
+        command += [f"--prompt-unit={prompt.unit}", f"--prompt-free={prompt.free}"]
         command += ["--keep-alive"] if keep_alive else []
         client = self.rig.start("client", command, (cpu,))
         try:

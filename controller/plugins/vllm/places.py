@@ -12,14 +12,14 @@ DEFAULT_SOCKET: Final = Path("/run/vllm/admin.sock")
 
 
 def socket_path(environment: Mapping[str, str], rank: int) -> Path:
-    """The admin socket of a data-parallel rank: as set, with `.RANK` behind it from 1 on."""
+    """The admin socket of a data-parallel rank: as set, from rank 1 on with `-RANK` in its name."""
     path = Path(environment.get(SOCKET) or DEFAULT_SOCKET)
-    return path.with_name(f"{path.name}.{rank}") if rank else path
+    return path.with_stem(f"{path.stem}-{rank}") if rank else path
 
 
 def page_path(socket: Path) -> Path:
-    """The stats page beside a socket."""
-    return socket.with_name(f"{socket.name}.page")
+    """The stats page beside a socket: `admin.sock` has `admin.page`."""
+    return socket.with_suffix(".page")
 
 
 def admin_gid(environment: Mapping[str, str]) -> int | None:

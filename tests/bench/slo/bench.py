@@ -120,7 +120,7 @@ class Bench:
         else:
             rig = self._stage.rig
             self._stage.stop_engine()
-        self._stage = Stage(rig, options=(*self.engine.options, *options))
+        self._stage = Stage(rig, (*self.engine.options, *options), self.engine.kind)
         self._options = options
         self._stage.start_engine()
         return self._stage
@@ -230,7 +230,7 @@ class Bench:
         with (
             watching(stage) as watch,
             at_work(spec.contender, stage, spec.slo, watch, state) as hand,
-            SlowReaders(stage.port, spec.slow_readers) as slow,
+            SlowReaders(stage.port, spec.slow_readers, stage.kind.prompt) as slow,
             stage.neighbours() if spec.neighbours else nullcontext() as neighbours,
         ):
 

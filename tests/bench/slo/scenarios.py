@@ -25,9 +25,9 @@ from .restart import restart
 from .summary import summary
 
 SLACK_SHARE: Final = 0.25
-SLACK_OPTIONS: Final = ("--max-batched-tokens=256",)
-"""For what neighbours do to the code trace: with this load and this start value nearly every
-request is good without them."""
+SLACK_BUDGET: Final = 256
+"""Tokens of a step that the engine is started with for what neighbours do to the code trace: with
+this load and this start value nearly every request is good without them."""
 
 SLOW_SHARE: Final = 0.4
 SLOW_READERS: Final = 4
@@ -68,10 +68,11 @@ def stepped(bench: Bench, extent: Extent) -> dict[str, Any]:
 def neighbour(bench: Bench, extent: Extent) -> dict[str, Any]:
     """The code trace with slack: alone, and beside six neighbours, watched and controlled."""
     code = material(bench, extent, CODE)
+    options = (f"{bench.engine.budget_option}={SLACK_BUDGET}",)
     found: dict[str, Any] = {
         **code.as_dict(),
         "share_of_capacity": SLACK_SHARE,
-        "engine_options": list(SLACK_OPTIONS),
+        "engine_options": list(options),
     }
     for name, contender, disturbed in (
         ("alone", OBSERVE, False),
@@ -81,7 +82,7 @@ def neighbour(bench: Bench, extent: Extent) -> dict[str, Any]:
         runs = []
         for seed in extent.seeds:
             load = stretch(code.requests, seed, code.rate(SLACK_SHARE), extent.window_s)
-            spec = Spec(contender, code.plan(load), code.slo, disturbed, options=SLACK_OPTIONS)
+            spec = Spec(contender, code.plan(load), code.slo, disturbed, options=options)
             runs.append(bench.run(f"neighbour, seed {seed}, {name}", spec))
         found[name] = summary(runs)
     return found

@@ -6,6 +6,8 @@ import threading
 from types import TracebackType
 from typing import Any, Final, Self
 
+from demo.client import PromptText
+
 HOST: Final = "127.0.0.1"
 RECEIVE_BYTES: Final = 4096
 """Of the socket's buffer: the window it offers is cut from this."""
@@ -22,8 +24,9 @@ PATIENCE_S: Final = 60.0
 class SlowReaders:
     """A context: so many threads ask and read slowly until `stop`, then read the rest at once."""
 
-    def __init__(self, port: int, count: int) -> None:
+    def __init__(self, port: int, count: int, prompt: PromptText) -> None:
         self._port = port
+        self._prompt = prompt
         self._stop = threading.Event()
         self._failed: list[str] = []
         self._threads = [threading.Thread(target=self._ask_on) for _ in range(count)]
@@ -62,13 +65,14 @@ class SlowReaders:
     def _ask(self) -> None:
         body = json.dumps(
             {
-                "prompt": "x" * (PROMPT_TOKENS - 1),
+                "prompt": self._prompt.of(PROMPT_TOKENS),
                 "max_tokens": ANSWER_TOKENS,
                 "ignore_eos": True,
                 "stream": True,
             }
         )
         head = f"POST /v1/completions HTTP/1.1\r\nhost: {HOST}\r\ncontent-length: {len(body)}\r\n"
+        head += "content-type: application/json\r\n"
         with socket.socket() as sock:
             # before it connects: the first window it offers counts
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)

@@ -59,5 +59,5 @@ def test_the_loops_of_all_scenarios_and_levels_are_found() -> None:
 
 
 def test_an_engine_that_is_not_there_is_named_with_those_that_are() -> None:
-    with pytest.raises(ValueError, match=r"no engine 'vllm' yet; it has: reference"):
-        engine_named("vllm")
+    with pytest.raises(ValueError, match=r"no engine 'triton' yet; it has: reference, vllm"):
+        engine_named("triton")

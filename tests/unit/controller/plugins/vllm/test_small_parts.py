@@ -52,8 +52,8 @@ def test_an_admission_begins_the_wait_anew() -> None:
 
 def test_each_data_parallel_rank_has_its_own_socket_and_page() -> None:
     places = [socket_path({"SITS_ADMIN_SOCKET": "/run/x/a.sock"}, rank) for rank in (0, 1)]
-    assert places == [Path("/run/x/a.sock"), Path("/run/x/a.sock.1")]
-    assert page_path(places[1]) == Path("/run/x/a.sock.1.page")
+    assert places == [Path("/run/x/a.sock"), Path("/run/x/a-1.sock")]
+    assert page_path(places[1]) == Path("/run/x/a-1.page")
 
 
 def test_the_group_is_a_name_or_a_number() -> None:
