@@ -29,6 +29,7 @@ from controller.laws import (
 from controller.policy_model import KnobFloors, Slo
 from controller.signals import Signals
 from controller.step_model import StepModel
+from controller.window_choice import WINDOW, Demand, WindowMemory, batch_time, choose_window
 
 BUDGET: Final = "max_batched_tokens"
 RUNNING: Final = "max_running"
@@ -55,17 +56,22 @@ class BatchMemory:
     point: Mapping[str, float] = field(default_factory=dict)
     changed_at_step: int = 0
     pressed_ns: int | None = None
+    window: WindowMemory = field(default_factory=WindowMemory)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchView:
-    """What the engine offers and what it owes; a `max_deferral_ms` of 0 means no relegation."""
+    """What the engine offers and what it owes; a `max_deferral_ms` of 0 means no relegation.
+
+    `change_ns` is how long its last change took to be in force.
+    """
 
     knobs: Mapping[str, Knob]
     slo: Slo
     floors: KnobFloors
     graph_sizes: tuple[int, ...] = ()
     max_deferral_ms: int = 0
+    change_ns: int = 0
 
 
 def decide_batch(
@@ -101,12 +107,15 @@ def decide_batch(
     retuned = any(point[name] != memory.point.get(name, view.knobs[name].start) for name in point)
     memory, relegation = _relegation(view, memory, signals, engine, rate, most_queued)
     point |= relegation
+    memory, window = _window(view, memory, signals, engine, model)
+    point |= window
     held = {name: value for name, value in point.items() if value != view.knobs[name].start}
     if held == memory.point:
         return memory, None
     changed_at = engine.steps if retuned else memory.changed_at_step
     changed = replace(memory, point=held, changed_at_step=changed_at)
-    reason = _reason(view, model, engine, cause)
+    reason = _window_reason(view, signals, model) if window else ""
+    reason = reason or _reason(view, model, engine, cause)
     # what was held before is named too: it goes back to its start value
     point = {name: value for name, value in point.items() if name in held or name in memory.point}
     old = {name: memory.point.get(name, view.knobs[name].start) for name in point}
@@ -147,6 +156,24 @@ def _relegation(
     if signals.now_ns - memory.pressed_ns < CALM_NS or engine.waiting:
         return memory, point
     return replace(memory, pressed_ns=None), {name: view.knobs[name].start for name in point}
+
+
+def _window(
+    view: BatchView, memory: BatchMemory, signals: Signals, engine: EngineNow, model: StepModel
+) -> tuple[BatchMemory, dict[str, float]]:
+    """The batch window, where the engine has one and it is worth a change."""
+    if WINDOW not in view.knobs:
+        return memory, {}
+    demand = Demand(
+        signals.now_ns,
+        signals.arrival_tokens_per_s,
+        view.slo.ttft_ms,
+        engine.max_batched_tokens or math.inf,
+        is_pressed(signals, engine, view.slo, 0.0) or bool(signals.kernel.ttft_over),
+        view.change_ns,
+    )
+    window, wanted = choose_window(view.knobs[WINDOW], memory.point, memory.window, model, demand)
+    return replace(memory, window=window), {} if wanted is None else {WINDOW: wanted}
 
 
 def _modelled(
@@ -208,4 +235,13 @@ def _reason(view: BatchView, model: StepModel, engine: EngineNow, cause: Cause) 
         f"a step of {engine.running} sequences and {engine.kv_used} cached tokens takes"
         f" {model.predict_ms(0, engine.running, engine.kv_used):.1f} ms and each prompt token"
         f" {model.prefill_ms * 1e3:.0f} µs, against a gap SLO of {view.slo.gap_ms:g} ms"
+    )
+
+
+def _window_reason(view: BatchView, signals: Signals, model: StepModel) -> str:
+    batch = batch_time(model)
+    return (
+        f"a batch of n takes {batch.base_ms:.1f} + {batch.item_ms:.2f}·n ms and"
+        f" {signals.arrival_tokens_per_s:.0f} items/s may come, against a TTFT SLO of"
+        f" {view.slo.ttft_ms:g} ms"
     )

@@ -152,7 +152,9 @@ def _given_back(state: CoreState, reason: str) -> tuple[CoreState, Proposal | No
     if not state.batch.point:
         return state, None
     action = ReleaseKnobs(dict(state.batch.point))
-    return replace(state, batch=BatchMemory()), Proposal((action,), reason)
+    # when the window was changed last counts on: giving it back may be a reload too
+    batch = BatchMemory(window=state.batch.window)
+    return replace(state, batch=batch), Proposal((action,), reason)
 
 
 def _is_pressed(view: BatchView, state: CoreState, signals: Signals, passed: Counters) -> bool:

@@ -21,6 +21,14 @@ DWELL_STEPS: Final = 10
 """Engine steps between a change and the next growth, so that its effect is seen first."""
 
 
+REST: Final = 100
+"""A change that takes long is followed by a rest so many times as long: changes take at most a
+hundredth of the time, whatever the load asks for."""
+
+LEAST_REST_NS: Final = 20_000_000_000
+"""Nor is it made more often than this: what came of the last one has to be seen first."""
+
+
 @dataclass(frozen=True, slots=True)
 class Range:
     """A knob's range, from the engine's `hello` and the policy's floor."""
@@ -52,6 +60,11 @@ def toward(current: float, wanted: float, allowed: Range, steps: int) -> float:
         grown = current * GROWTH ** min(steps, GROWTH_STEPS)
         goal = min(goal, float(math.floor(max(grown, current + 1))))
     return goal
+
+
+def rest_ns(change_ns: int) -> int:
+    """How long to leave a knob alone after a change that took so long to be in force."""
+    return max(LEAST_REST_NS, REST * change_ns)
 
 
 def _snapped(value: float, allowed: Range) -> float:

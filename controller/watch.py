@@ -177,6 +177,7 @@ class EngineWatch:
                 policy.knobs,
                 link.hello.graph_sizes,
                 policy.relegation.max_deferral_ms,
+                link.change_ns,
             )
         return Inputs(
             mode,

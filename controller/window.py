@@ -1,8 +1,10 @@
 """How long an engine that batches by window should gather requests: 5 to 200 ms in steps of 1 ms.
 
 For engines that close a batch when its window ends, as the text's does (seeds B1, B10). One that
-goes on filling the next batch while it computes, as Triton's dynamic batcher can, gathers what it
-needs by itself under load, and is best off with the shortest window; continuous batching has none.
+goes on filling the next batch while it computes, as Triton's dynamic batcher does, gathers what it
+needs by itself under load; there a window costs nothing while every instance is busy, and all that
+it can do is make the first request of a batch late. Continuous batching has none.
+`controller.window_choice` says when a change is worth its price.
 """
 
 import math

@@ -91,7 +91,7 @@ class Knob:
                 f" not {value!r:.40}",
                 self.name,
             )
-        if self.unit == "ratio":
+        if self.unit == "ratio" or value == self.start:
             return value
         if value != int(value):
             raise ContractError(

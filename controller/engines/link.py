@@ -27,6 +27,9 @@ LEFT_ALONE_NS: Final = 60_000_000_000
 
 STATS_EVERY_NS: Final = 100_000_000
 
+DEAR_LEASE_MS: Final = 5_000
+"""A lease over a knob that costs a reload is no shorter: else a pause of the agent costs two."""
+
 _NS_PER_MS: Final = 1_000_000
 _MAX_VALUE: Final = 2**53
 """The contract's largest number; what is beyond it is nonsense and would not stay exact."""
@@ -83,6 +86,8 @@ class EngineLink:
         self.values: dict[str, float] = {}
         self.writes = 0
         """Calls of `set` that the engine acknowledged."""
+        self.change_ns = 0
+        """How long the last change that was pending took to be in force."""
         self._lease_ms = lease_ms
         self._client: EngineClient | None = None
         self._showing = Showing()
@@ -257,6 +262,8 @@ class EngineLink:
         }
         lease_ms = self._lease_ms
         if self.hello is not None:
+            if any(self.hello.knobs[name].cost == "reload" for name in values):
+                lease_ms = max(lease_ms, DEAR_LEASE_MS)
             lease_ms = min(lease_ms, self.hello.max_lease_ms)
         sent = _Sent(tag, now_ns, self._epoch, again)
         request = self._request(
@@ -416,7 +423,10 @@ class EngineLink:
             self._lapse("the lease ran out before it was renewed")
         done = [sent for sent in self._unapplied if sent.epoch <= now.epoch]
         self._unapplied = [sent for sent in self._unapplied if sent.epoch > now.epoch]
-        self._acks += [Ack(sent.tag, "applied", sent.took_ns) for sent in done]
+        for sent in done:
+            self.change_ns = max(0, now.updated_ns - sent.at_ns)
+            after = f"in force after {self.change_ns / 1e6:.0f} ms"
+            self._acks.append(Ack(sent.tag, "applied", sent.took_ns, after))
 
     def _give_up_unapplied(self, why: str) -> None:
         self._acks += [Ack(sent.tag, "lost", sent.took_ns, why) for sent in self._unapplied]

@@ -103,6 +103,7 @@ class _VirtualLink:
     can_set: bool = True
     nonsense: str = ""
     writes: int = 0
+    change_ns: int = 0
 
     def read_page(self) -> Sequence[Step]:
         """The steps since the last look."""

@@ -24,6 +24,7 @@ from controller.guards import DEAD_BAND, DWELL_STEPS
 from controller.laws import MARGIN, prefill_rate
 from controller.policy_model import KnobFloors, Slo
 from controller.step_model import StepModel
+from controller.window_choice import WINDOW
 
 from . import synthetic
 from .situations import SECOND, window
@@ -381,3 +382,37 @@ def test_an_engine_of_uneven_steps_is_given_more_room() -> None:
     # 20 + (0.85·60/1.1 − 26) / 0.06
     assert careful.point == {BUDGET: 359}
     assert even.point == {BUDGET: 436}
+
+
+WINDOWED: Final = BatchView(
+    {WINDOW: Knob(WINDOW, 0, 200, 150, "ms", "reload")}, Slo(ttft_ms=100), KnobFloors()
+)
+# 20 ms a batch, 2 ms an item
+BATCHES: Final = StepModel(theta=(20.0, 200.0, 0.0, 0.0), steps=1000, prefill_steps=1000, error=0.0)
+
+
+def window_after(
+    seconds: int, cause: Cause = Cause.NONE
+) -> tuple[BatchMemory, list[tuple[Mapping[str, float], str]]]:
+    memory, changes = BatchMemory(), []
+    for second in range(1, seconds + 1):
+        signals = replace(
+            window(engine=EngineNow(steps=500), arrival_tokens_per_s=40.0), now_ns=second * SECOND
+        )
+        memory, proposal = decide_batch(WINDOWED, memory, signals, BATCHES, cause)
+        if proposal is not None:
+            (action,) = proposal.actions
+            assert isinstance(action, SetKnobs)
+            changes.append((action.values, proposal.reason))
+    return memory, changes
+
+
+def test_an_engine_that_batches_by_window_gets_one_that_meets_the_slo_and_is_told_why() -> None:
+    memory, ((values, reason),) = window_after(60)
+    assert values == memory.point == {WINDOW: 5.0}
+    assert "20.0 + 2.00·n ms and 40 items/s" in reason
+
+
+@pytest.mark.parametrize("cause", sorted(OUTSIDE | {Cause.NEIGHBOUR_CPU, Cause.OWN_QUOTA}))
+def test_no_window_is_changed_for_what_is_not_the_batches_fault(cause: Cause) -> None:
+    assert window_after(60, cause)[1] == []

@@ -156,3 +156,10 @@ def test_a_wrong_value_has_its_code(value: object, code: str) -> None:
 
 def test_a_ratio_may_be_a_fraction() -> None:
     assert Knob("kv_cache_ratio", 0.1, 1, 1, "ratio").check(0.25) == 0.25
+
+
+def test_a_start_value_that_is_no_whole_number_can_be_set_again_and_no_other_such_value() -> None:
+    window = Knob("batch_window_ms", 0, 200, 2.5, "ms", "reload")
+    assert window.check(2.5) == 2.5
+    with pytest.raises(ContractError, match="whole number"):
+        window.check(7.5)

@@ -14,10 +14,11 @@ from typing import Any, Final
 
 import pytest
 
-from controller.engines.contract import Hello
+from controller.engines.contract import Hello, Knob
 from controller.engines.holding import FOREIGN_NS, MOST_LAPSES, RENEW_SHARE
 from controller.engines.link import (
     ANSWER_TIMEOUT_NS,
+    DEAR_LEASE_MS,
     HELD_RETRY_NS,
     LEFT_ALONE_NS,
     OWNER,
@@ -324,8 +325,21 @@ def test_the_time_that_counts_is_the_answers(lab: Lab) -> None:
     lab.now_ns += 2 * MS
     lab.answer("set", **STATE | {"state": "pending"})
     lab.tick()
-    lab.answer("stats", now=asdict(EngineNow(epoch=1)))
-    assert lab.link.take_acks() == [Ack(1, "pending", 2 * MS), Ack(1, "applied", 2 * MS)]
+    lab.answer("stats", now=asdict(EngineNow(epoch=1, updated_ns=lab.now_ns + 210 * MS)))
+    assert lab.link.take_acks() == [
+        Ack(1, "pending", 2 * MS),
+        Ack(1, "applied", 2 * MS, "in force after 212 ms"),
+    ]
+    assert lab.link.change_ns == 212 * MS
+
+
+def test_a_lease_over_a_knob_that_costs_a_reload_outlives_a_pause_of_the_agent(lab: Lab) -> None:
+    dear = Knob("batch_window_ms", 0, 200, 2.5, "ms", "reload")
+    lab.greet(replace(PAGELESS, knobs={**PAGELESS.knobs, dear.name: dear}))
+    lab.set(1, max_running=16)
+    assert lab.answer("set", **STATE)["lease_ms"] == LEASE_MS
+    lab.set(2, batch_window_ms=20)
+    assert lab.answer("set", **STATE)["lease_ms"] == DEAR_LEASE_MS
 
 
 def test_what_waits_for_a_step_is_lost_when_the_lease_is_given_back(lab: Lab) -> None:
