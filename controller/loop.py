@@ -403,7 +403,8 @@ class Loop:
 
     def _watch(self, engine: Engine, target: EngineTarget) -> EngineWatch:
         group, detail, weight = self._actuator.find_group(target.cgroup)
-        watch = EngineWatch(engine, target.row, group, self._policy.controller.lease_ms)
+        socket = self._policy.socket_of(engine)
+        watch = EngineWatch(engine, target.row, group, self._policy.controller.lease_ms, socket)
         watch.base_weight, watch.group_detail = weight, detail
         return watch
 

@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 from controller.plain import plain
 from controller.policy_checks import cross_problems
 from controller.policy_model import (
+    Adapter,
     Agent,
     Controller,
     Engine,
@@ -41,6 +42,7 @@ from controller.policy_tables import (
 from controller.policy_text import KeyPath, key_lines, line_of
 
 __all__ = [
+    "Adapter",
     "Agent",
     "Controller",
     "Engine",

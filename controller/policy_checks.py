@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from typing import Final
 from urllib.parse import urlsplit
 
+from controller.adapters.kinds import setting_problems
 from controller.policy_model import Controller, Engine, Match, Neighbour, Otel, Policy
+from controller.policy_rules import UNIX_PATH_BYTES
 from controller.policy_tables import Problem, key_name
 from controller.policy_text import KeyPath
 
@@ -23,6 +25,7 @@ def cross_problems(policy: Policy) -> Iterator[Problem]:
     yield from _names(policy)
     yield from _matches(targets)
     yield from _cgroups(policy)
+    yield from _adapters(policy)
     yield from _sockets(policy)
     yield from _ports(policy, targets)
     if len(targets) > policy.agent.max_targets:
@@ -99,6 +102,31 @@ def _cgroups(policy: Policy) -> Iterator[Problem]:
                     f"engines.{engine.name} runs inside it and would be limited with it",
                     (("engines", engine.name, "cgroup"), ("neighbours", neighbour.name, "limit")),
                 )
+
+
+def _adapters(policy: Policy) -> Iterator[Problem]:
+    for engine in policy.engines:
+        path, adapter = ("engines", engine.name, "adapter"), engine.adapter
+        settings = adapter.settings()
+        if adapter.kind is None:
+            if settings:
+                yield Problem((*path, "kind"), "an adapter needs it")
+            continue
+        for name, what in setting_problems(adapter.kind, settings):
+            yield Problem((*path, name), what, (path,))
+        if engine.admin_socket is not None:
+            yield Problem(
+                ("engines", engine.name, "admin_socket"),
+                "an engine with an adapter has the adapter's socket",
+                (path,),
+            )
+        socket = str(policy.socket_of(engine)).encode()
+        if len(socket) > UNIX_PATH_BYTES:
+            yield Problem(
+                ("agent", "run_dir"),
+                f"'{socket.decode()}' is longer than {UNIX_PATH_BYTES} bytes",
+                (path,),
+            )
 
 
 def _sockets(policy: Policy) -> Iterator[Problem]:

@@ -1,7 +1,7 @@
 """The policy as frozen dataclasses: every key with its unit, default, range and meaning."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,6 +15,7 @@ from controller.policy_rules import (
     socket_path,
     split_address,
     switch,
+    text,
     text_table,
     url,
     whole,
@@ -106,6 +107,58 @@ class KnobFloors:
 
 
 @dataclass(frozen=True, slots=True)
+class Adapter:
+    """How an engine without an admin socket is retuned: a process serves one for it.
+
+    Which settings a kind needs and takes is in `controller.adapters.kinds`.
+    """
+
+    kind: Annotated[
+        str | None,
+        Key(text(), "Which adapter: `haproxy`, `triton` or `sglang`. Without it there is none."),
+    ] = None
+    address: Annotated[
+        str | None,
+        Key(
+            text(),
+            "Where the engine's own interface is: the `stats socket` of `haproxy`, the gRPC endpoint"
+            " of `triton` (`unix:/path` or `host:port`), `host:port` of `sglang`.",
+        ),
+    ] = None
+    backend: Annotated[
+        str | None, Key(text(), "`haproxy`: the backend whose servers are the engine.")
+    ] = None
+    server: Annotated[
+        str | None, Key(text(), "`haproxy`: the one server of the backend; without it, all.")
+    ] = None
+    gate: Annotated[
+        str | None,
+        Key(
+            text(),
+            "`haproxy`: where the names of the variables of its queue's limit begin; without it"
+            " `sits`, as in `proc.sits_max_queued`.",
+        ),
+    ] = None
+    model: Annotated[str | None, Key(text(), "`triton`: the model that is retuned.")] = None
+    metrics: Annotated[
+        str | None, Key(text(), "`triton`: the URL of its metrics; without it fewer figures.")
+    ] = None
+    key_file: Annotated[
+        str | None, Key(text(), "`sglang`: a file with its API key, if it has one.")
+    ] = None
+    admin_key_file: Annotated[
+        str | None, Key(text(), "`sglang`: a file with its admin API key, if it has one.")
+    ] = None
+
+    def settings(self) -> dict[str, str]:
+        """What is given but the kind."""
+        given = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {
+            name: value for name, value in given.items() if value is not None and name != "kind"
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Engine:
     """An engine: a serving process group, measured and, with `admin_socket`, retuned."""
 
@@ -115,7 +168,8 @@ class Engine:
         Path | None,
         Key(
             socket_path(),
-            "The engine's admin socket; without it the engine is measured, not retuned.",
+            "The engine's admin socket; without it and without `adapter` the engine is measured,"
+            " not retuned.",
         ),
     ] = None
     version_header: Annotated[
@@ -130,6 +184,7 @@ class Engine:
     limits: Limits = field(default_factory=Limits)
     knobs: KnobFloors = field(default_factory=KnobFloors)
     relegation: Relegation = field(default_factory=Relegation)
+    adapter: Adapter = field(default_factory=Adapter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +236,11 @@ class Agent:
             " its own.",
         ),
     ] = False
+
+    @property
+    def adapters_dir(self) -> Path:
+        """Where adapters have their sockets, pages and undo files."""
+        return self.run_dir / "adapters"
 
     @property
     def metrics_endpoint(self) -> tuple[str, int]:
@@ -282,6 +342,12 @@ class Policy:
             "engines": {item.name: _target_fields(item) for item in self.engines},
             "neighbours": {item.name: _target_fields(item) for item in self.neighbours},
         }
+
+    def socket_of(self, engine: Engine) -> Path | None:
+        """Where the engine contract is served for `engine`: by itself or by its adapter."""
+        if engine.adapter.kind is not None:
+            return self.agent.adapters_dir / f"{engine.name}.sock"
+        return engine.admin_socket
 
     def with_mode(self, mode: Mode) -> "Policy":
         """This policy in another mode."""

@@ -134,6 +134,21 @@ def split_address(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def socket_or_port() -> Rule:
+    """A server at a Unix socket or a TCP port."""
+
+    def read(value: object) -> str:
+        text = _text(value)
+        kind, _, path = text.partition(":")
+        if kind == "unix":
+            _absolute(path)
+        else:
+            split_address(text)
+        return text
+
+    return Rule("unix:/path or host:port", read)
+
+
 def url() -> Rule:
     """The address of an HTTP or gRPC server, without user, query and fragment."""
 
@@ -244,6 +259,31 @@ def pattern() -> Rule:
         return text
 
     return Rule("a regular expression that does not match an empty command line", read)
+
+
+def word(also: str = "") -> Rule:
+    """A name of letters, digits and `_`, and what `also` has of other characters."""
+    allowed = re.compile(rf"[A-Za-z0-9_{re.escape(also)}]{{1,100}}")
+
+    def read(value: object) -> str:
+        text = _text(value)
+        if not allowed.fullmatch(text):
+            raise ValueError
+        return text
+
+    return Rule(f"1 to 100 letters, digits and {' '.join(('_', *also))}", read)
+
+
+def text() -> Rule:
+    """Any text on one line."""
+
+    def read(value: object) -> str:
+        line = _text(value)
+        if not line.isprintable() or len(line) > 1000:
+            raise ValueError
+        return line
+
+    return Rule("a line of text", read)
 
 
 def shown(value: object) -> str:

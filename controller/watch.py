@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 from bpf.layout import Counters
@@ -48,13 +49,22 @@ STALL_NS: Final = 200_000_000
 class EngineWatch:
     """One engine: its policy, its row, its link, its recent past and what we hold of it."""
 
-    def __init__(self, policy: Engine, row: int, group: Group | None, lease_ms: int) -> None:
+    def __init__(
+        self,
+        policy: Engine,
+        row: int,
+        group: Group | None,
+        lease_ms: int,
+        socket: Path | None = None,
+    ) -> None:
+        """`socket` is where its adapter serves it; without one it serves itself, or nobody does."""
         self.policy = policy
         self.row = row
         self.group = group
         self.base_weight: int | None = None
         self.group_detail = ""
-        self.link = EngineLink(policy.admin_socket, lease_ms) if policy.admin_socket else None
+        socket = socket or policy.admin_socket
+        self.link = EngineLink(socket, lease_ms) if socket else None
         self.core = CoreState()
         self.cpu = CpuMemory()
         self.signals: Signals | None = None

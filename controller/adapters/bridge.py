@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from controller.adapters.driver import AdapterError, Driver, Identity
+from controller.adapters.driver import AdapterError, Driver, EngineChangedError, Identity
 from controller.adapters.shown import Shown
 from controller.adapters.undo import Undo, UndoError, UndoFile, foreign, put
 from controller.engines.contract import Knob
@@ -41,10 +41,6 @@ FAILED_NS: Final = 30_000_000_000
 
 LEFT_ALONE_NS: Final = 60_000_000_000
 """How long knobs are left alone at least that somebody else changed."""
-
-
-class EngineChangedError(Exception):
-    """The engine is not the one this bridge was made for: make another."""
 
 
 class Bridge:

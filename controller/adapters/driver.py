@@ -12,6 +12,10 @@ class AdapterError(Exception):
     """The engine can't be reached, or did not do what it was asked; the message says what."""
 
 
+class EngineChangedError(Exception):
+    """The engine is not the one it was, or offers other knobs: everything begins anew."""
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Which engine answers. `instance` changes when it restarts; `pid` is 0 if unknown.
@@ -56,7 +60,8 @@ class Figures:
 class Driver(Protocol):
     """One engine by its own admin interface.
 
-    Calls block, for a bounded time, and all come from one thread. Each raises `AdapterError`.
+    Calls block, for a bounded time, and all come from one thread. Each raises `AdapterError`, and
+    `identify` and `read` also `EngineChangedError` when what `knobs` told holds no more.
     """
 
     def identify(self) -> Identity:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.adapters.kinds import KINDS
 from controller.policy import (
     Agent,
     Controller,
@@ -242,7 +243,7 @@ lease_ms = 20.0
         (
             ENGINE + 'name = "x"',
             "p:3: engines.chat.name: unknown key, known here: admin_socket, version_header, slo,"
-            " limits, knobs, relegation, cgroup, unit, command, port",
+            " limits, knobs, relegation, adapter, cgroup, unit, command, port",
         ),
     ],
 )
@@ -474,3 +475,45 @@ def test_a_hostile_path_cannot_forge_a_line(tmp_path: Path) -> None:
     with pytest.raises(PolicyError) as caught:
         load_policy(tmp_path / "x\n\x1b[2J")
     assert str(caught.value).isprintable()
+
+
+def test_an_adapter_serves_its_engine_in_the_run_directory() -> None:
+    policy = parse_policy(
+        ENGINE + 'adapter = { kind = "haproxy", address = "/run/h.sock", backend = "b" }', "p"
+    )
+    (engine,) = policy.engines
+    assert policy.socket_of(engine) == Path("/run/sits/adapters/chat.sock")
+    assert engine.adapter.settings() == {"address": "/run/h.sock", "backend": "b"}
+    assert policy_from_json(policy_to_json(policy)) == policy
+
+
+@pytest.mark.parametrize(
+    ("adapter", "problem"),
+    [
+        ('{ address = "/run/h.sock" }', "adapter.kind: an adapter needs it"),
+        ('{ kind = "nginx" }', 'adapter.kind: must be one of {kinds}, not "nginx"'),
+        (
+            '{ kind = "haproxy", address = "/run/h.sock" }',
+            "adapter.backend: an adapter of kind haproxy needs it",
+        ),
+        (
+            '{ kind = "haproxy", address = "h.sock", backend = "b" }',
+            'adapter.address: must be an absolute path of at most 107 bytes, not "h.sock"',
+        ),
+        (
+            '{ kind = "haproxy", address = "/run/h.sock", backend = "b; c" }',
+            'adapter.backend: must be 1 to 100 letters, digits and _ . : -, not "b; c"',
+        ),
+    ],
+)
+def test_an_adapter_that_lacks_something_is_refused(adapter: str, problem: str) -> None:
+    expected = problem.format(kinds=", ".join(KINDS))
+    assert problems(f"{ENGINE}adapter = {adapter}") == [f"p:3: engines.chat.{expected}"]
+
+
+def test_an_engine_with_an_adapter_has_no_socket_of_its_own() -> None:
+    text = ENGINE + 'admin_socket = "/run/e.sock"\n'
+    text += 'adapter = { kind = "haproxy", address = "/run/h.sock", backend = "b" }'
+    assert problems(text) == [
+        "p:3: engines.chat.admin_socket: an engine with an adapter has the adapter's socket"
+    ]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from controller.adapters import bridge as bridge_module
-from controller.adapters.bridge import Bridge, EngineChangedError
-from controller.adapters.driver import AdapterError, Figures
+from controller.adapters.bridge import Bridge
+from controller.adapters.driver import AdapterError, EngineChangedError, Figures
 from controller.adapters.undo import UndoFile, restore
 from controller.engines.contract import ContractError
 from controller.serving.leases import Leases
