@@ -121,8 +121,8 @@ class Adapter:
         str | None,
         Key(
             text(),
-            "Where the engine's own interface is: the `stats socket` of `haproxy`, the gRPC endpoint"
-            " of `triton` (`unix:/path` or `host:port`), `host:port` of `sglang`.",
+            "Where the engine's own interface is: the `stats socket` of `haproxy`, the gRPC"
+            " endpoint of `triton` (`unix:/path` or `host:port`), `host:port` of `sglang`.",
         ),
     ] = None
     backend: Annotated[

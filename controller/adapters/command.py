@@ -88,7 +88,9 @@ def main(
     if kind is None or admin_socket is None or undo_file is None:
         raise click.UsageError("KIND, --admin-socket and --undo-file are needed")
     settings = {name: options[name] for name in _SETTINGS if options.get(name) is not None}
-    problems = [f"--{name.replace('_', '-')}: {what}" for name, what in setting_problems(kind, settings)]
+    problems = [
+        f"--{name.replace('_', '-')}: {what}" for name, what in setting_problems(kind, settings)
+    ]
     if problems:
         raise click.UsageError("; ".join(problems))
     stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
