@@ -23,6 +23,7 @@ from agent.cli import (
     readable,
 )
 from agent.client import ClientError
+from agent.conformance_command import conformance
 from agent.engine_plugin_command import engine_plugin
 from agent.replay_command import replay
 from agent.simulate_command import simulate
@@ -294,6 +295,7 @@ def _probe() -> list[Json]:
     return [asdict(item) for item in findings(probe(open_libbpf()), pin_dir)]
 
 
+main.add_command(conformance)
 main.add_command(engine_plugin)
 main.add_command(policy)
 main.add_command(replay)
