@@ -15,6 +15,7 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from agent.http import answer_json
 from agent.stages import FACTOR
+from controller.engines.contract import KNOBS
 from controller.plain import plain
 from controller.policy import MAX_POLICY_BYTES
 from controller.policy_model import Mode
@@ -35,6 +36,9 @@ MAX_FACTOR: Final = 1000.0
 MAX_FLOOR: Final = 1e9
 MAX_REASON_CHARS: Final = 500
 MAX_SOURCE_CHARS: Final = 1000
+MAX_LEASE_S: Final = 86_400.0
+"""Of a change by hand."""
+
 SHORTEST_S: Final = 36.0
 LONGEST_S: Final = 3600.0
 """Of a canary."""
@@ -84,6 +88,20 @@ class PolicyView(Protocol):
 
     def status(self) -> JsonObject:
         """Which policy is in force, and the trial under way, or the last one."""
+        ...
+
+
+class ChangesView(Protocol):
+    """Changes by hand. `ApiError` 409 says what can't be done, 503 that there is no controller."""
+
+    def ask(
+        self, engines: Iterable[str], values: Mapping[str, float], lease_s: float, reason: str
+    ) -> JsonObject:
+        """Have `values` set on all the engines, or on two thirds of them, for `lease_s`."""
+        ...
+
+    def give_back(self, engines: Iterable[str], reason: str) -> JsonObject:
+        """End the changes on these engines, or if none is named on all."""
         ...
 
 
@@ -143,6 +161,11 @@ class AgentView(Protocol):
     @property
     def policies(self) -> PolicyView:
         """What is asked about the policy."""
+        ...
+
+    @property
+    def changes(self) -> ChangesView:
+        """What operators change by hand."""
         ...
 
 
@@ -311,6 +334,48 @@ def _set_mode(view: AgentView, values: Mapping[str, str]) -> JsonObject:
     return view.set_mode(mode, reason)
 
 
+def _set_knobs(view: AgentView, values: Mapping[str, str]) -> JsonObject:
+    reason = _reason(values)
+    if not reason:
+        raise ApiError(400, "parameter reason is needed: the journal keeps it")
+    lease_s = _number(values, "lease_s", 60.0, 1, MAX_LEASE_S)
+    return view.changes.ask(_engines(view, values), _knob_values(values), lease_s, reason)
+
+
+def _engines(view: AgentView, values: Mapping[str, str]) -> list[str]:
+    """The engines asked for, a name a line; the only one there is, if none is."""
+    names = [name for name in values.get("engines", "").split("\n") if name]
+    if not names:
+        return [_one_engine(view, {})]
+    for name in names:
+        _engine(view, {"engine": name})
+    return names
+
+
+def _knob_values(values: Mapping[str, str]) -> dict[str, float]:
+    """What knobs are to be, `KNOB=NUMBER` a line."""
+    found: dict[str, float] = {}
+    for line in values.get("values", "").split("\n"):
+        name, _, text = line.partition("=")
+        if not line:
+            continue
+        if name not in KNOBS:
+            raise ApiError(400, f"no knob {_shown(name)}: there is {', '.join(KNOBS)}")
+        if name in found:
+            raise ApiError(400, f"knob {name} is given twice")
+        if not re.fullmatch(r"[0-9]{1,15}(\.[0-9]{1,9})?", text):
+            raise ApiError(400, f"knob {name} is a number, not {_shown(text)}")
+        found[name] = float(text)
+    if not found:
+        raise ApiError(400, "parameter values, KNOB=NUMBER a line, is needed")
+    return found
+
+
+def _release(view: AgentView, values: Mapping[str, str]) -> JsonObject:
+    engines = _engines(view, values) if values.get("engines") else []
+    return view.changes.give_back(engines, _reason(values) or "an operator gave it back")
+
+
 def _reason(values: Mapping[str, str]) -> str:
     reason = values.get("reason", "")
     if len(reason) > MAX_REASON_CHARS:
@@ -423,4 +488,6 @@ _CALLS: Final[Mapping[str, _Call]] = {
     "/v1/policy/reload": _Call("POST", (), lambda view, _: view.policies.reload()),
     "/v1/doctor": _Call("GET", (), lambda view, _: view.doctor()),
     "/v1/mode": _Call("POST", ("mode", "reason"), _set_mode),
+    "/v1/set": _Call("POST", ("values", "engines", "lease_s", "reason"), _set_knobs),
+    "/v1/release": _Call("POST", ("engines", "reason"), _release),
 }

@@ -5,6 +5,7 @@ import json
 import socket
 import stat
 import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -125,6 +126,26 @@ class AgentClient:
     def set_mode(self, mode: str, reason: str = "") -> dict[str, Any]:
         """Change the mode."""
         return self._post("mode", mode=mode, reason=reason)
+
+    def set_knobs(
+        self,
+        values: Mapping[str, float],
+        engines: Iterable[str] = (),
+        lease_s: float = 60,
+        reason: str = "",
+    ) -> dict[str, Any]:
+        """Set knobs by hand, on these engines or the only one there is."""
+        return self._post(
+            "set",
+            values="\n".join(f"{name}={value:.15g}" for name, value in values.items()),
+            engines="\n".join(engines),
+            lease_s=f"{lease_s:.15g}",
+            reason=reason,
+        )
+
+    def release(self, engines: Iterable[str] = (), reason: str = "") -> dict[str, Any]:
+        """Give back what was set by hand, on these engines or on all."""
+        return self._post("release", engines="\n".join(engines), reason=reason)
 
     def _post(self, call: str, **fields: str) -> dict[str, Any]:
         # not escaped: a policy in a script other than Latin's should not be three times as long;

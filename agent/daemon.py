@@ -21,6 +21,7 @@ from prometheus_client import CollectorRegistry
 
 from agent.advisor import WINDOW_S, Advisor
 from agent.api import MAX_POLICY_BODY_BYTES, admin_app
+from agent.changes import Changes
 from agent.discovery import Discovery, Surroundings
 from agent.history import Moment
 from agent.http import HttpError, metrics_app, tcp_server, unix_server
@@ -116,6 +117,13 @@ class Daemon:
         self._mode_asked: tuple[Mode, str] | None = None
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._main = MainThread(self._wake)
+        self._changes = Changes(
+            self._recorder,
+            self._main,
+            self._tell_controller,
+            self._wake,
+            journal.open_changes(),
+        )
         hands = Hands(
             enforce=self._enforce,
             note=self._event,
@@ -131,6 +139,7 @@ class Daemon:
             journal,
             hierarchies,
             self._policies,
+            self._changes,
             self._controller_fields,
             self._ask_mode,
         )
@@ -152,7 +161,11 @@ class Daemon:
         self._node.load(self._on_event)
         self._state.set_problems("kernel", self._node.problems)
         self._supervisor = Supervisor(
-            policy, self._node.handles, self._undo_path, self._forget_open, self._learnt.message
+            policy,
+            self._node.handles,
+            self._undo_path,
+            self._forget_open,
+            lambda: (self._learnt.message(), self._changes.unfinished()),
         )
 
     def run(self) -> None:
@@ -188,6 +201,7 @@ class Daemon:
                 self._supervisor.tick()
                 self._change_policy()
                 self._change_mode()
+                self._changes.tick()
                 if now_s >= queues_at_s:
                     queues_at_s = now_s + _QUEUES_S
                     self._supervisor.tell(self._sampler.queues())
@@ -221,6 +235,7 @@ class Daemon:
         self._metrics.stop()
         self._admin.stop()
         self._supervisor.stop()
+        self._changes.close("the agent stops")
         self._sampler.stop()
         self._judge.settle(at_once=True)
         if self._tracing is not None:
@@ -306,8 +321,12 @@ class Daemon:
             wait_ns=window.counters.wait_ns if window is not None else None,
         )
 
+    def _tell_controller(self, message: Mapping[str, Any]) -> bool:
+        return self._supervisor.send(message)
+
     def _forget_open(self) -> None:
         self._policies.controller_died()
+        self._changes.controller_died()
         self._outcomes.forget()
         self._recorder.forget_open()
         if self._tracing is not None:
@@ -390,6 +409,8 @@ class Daemon:
                 self._recorder.ack(message)
                 if self._tracing is not None:
                     self._tracing.ack(message)
+            case "change" | "by_hand" | "handed_back":
+                self._changes.said(message)
             case "learnt":
                 self._learnt.take(message["key"], message["learnt"])
             case "inputs":

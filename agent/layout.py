@@ -34,11 +34,11 @@ def cut(text: Text) -> Text:
     return text
 
 
-def facts_of(facts: Iterable[tuple[str, str | Text]]) -> RenderableType:
+def facts_of(facts: Iterable[tuple[str, RenderableType]]) -> RenderableType:
     """Names and facts in two columns."""
     rows = Table.grid(padding=(0, 2))
     for name, fact in facts:
-        rows.add_row(Text(name, "dim"), fact if isinstance(fact, Text) else Text(fact))
+        rows.add_row(Text(name, "dim"), Text(fact) if isinstance(fact, str) else fact)
     return indent(rows)
 
 

@@ -62,6 +62,16 @@ class Recorder:
         else:
             self._put(lambda: self._add_sample(message["mono_ns"], message["engine"], inputs))
 
+    def change(
+        self, change_id: int, stage: str, detail: Mapping[str, Any], then: Callable[[str], None]
+    ) -> None:
+        """Write how far a change by hand is; `then` is told in another thread why it failed, if so.
+
+        It may wait for the disk, behind all that was said before.
+        """
+        if not self._put(lambda: then(self.journal.put_change(change_id, stage, detail))):
+            then("the journal can't keep up")
+
     def event(self, event: Event) -> None:
         """Write a change of state."""
         self._put(lambda: self._add_event(event))
@@ -79,11 +89,13 @@ class Recorder:
         if not self._thread.is_alive():
             self.journal.close()
 
-    def _put(self, job: Callable[[], None]) -> None:
+    def _put(self, job: Callable[[], None]) -> bool:
         try:
             self._queue.put_nowait(job)
         except queue.Full:
             self.dropped += 1
+            return False
+        return True
 
     def _run(self) -> None:
         while (job := self._queue.get()) is not None:

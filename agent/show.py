@@ -13,6 +13,7 @@ from rich.text import Text
 
 from agent.layout import also, bullets, cut, facts_of, heading, indent, table_of
 from agent.show_policy import trial_text
+from agent.show_sockets import sockets_of
 from agent.words import (
     CAUSE_STYLES,
     UNKNOWN,
@@ -255,7 +256,7 @@ def _engine(item: Json) -> RenderableType:
     head += [f"pid {', '.join(map(str, item['pids']))}"] if item["pids"] else []
     head += [f"port {', '.join(map(str, item['ports']))}"] if item["ports"] else []
     slo, totals = item["slo"], item["totals"]
-    facts: list[tuple[str, str | Text]] = [
+    facts: list[tuple[str, RenderableType]] = [
         (
             "good",
             Text.assemble(
@@ -283,6 +284,7 @@ def _engine(item: Json) -> RenderableType:
     weight = item["cpu_weight"]
     facts += [("CPU weight", f"{weight['value']} (base {weight['base']})")] if weight else []
     facts.append(("admin", f"{item['admin']['state']}{also(item['admin']['detail'])}"))
+    facts += sockets_of(item)
     facts += [("model", _model(item["model"]))] if item["model"] else []
     facts += [("plan", _plan(item["plan"]))] if item["plan"] else []
     facts.append(("totals", ", ".join(f"{name} {count}" for name, count in totals.items())))

@@ -27,6 +27,7 @@ from agent.conformance_command import conformance
 from agent.engine_plugin_command import engine_plugin
 from agent.replay_command import replay
 from agent.simulate_command import simulate
+from agent.sitsctl_hand import release, set_knobs
 from agent.sitsctl_policy import policy, print_policy_answer
 from controller.plain import plain
 
@@ -298,6 +299,8 @@ def _probe() -> list[Json]:
 main.add_command(conformance)
 main.add_command(engine_plugin)
 main.add_command(policy)
+main.add_command(release)
+main.add_command(set_knobs)
 main.add_command(replay)
 main.add_command(simulate)
 

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -55,14 +55,14 @@ class Supervisor:
         handles: Handles,
         undo_path: Path,
         on_death: Callable[[], None],
-        learnt: Callable[[], Mapping[str, Any]],
+        known: Callable[[], Iterable[Mapping[str, Any]]],
     ) -> None:
         """Nothing is started before `tick`; `on_death` is called when a controller died.
 
-        `learnt` gives the message that tells a new one what is known of engines.
+        `known` gives the messages that tell a new one what an earlier one learnt and left.
         """
         self._on_death = on_death
-        self._learnt = learnt
+        self._known = known
         self._policy = policy
         self._handles = handles
         self._undo_path = undo_path
@@ -117,6 +117,13 @@ class Supervisor:
         """Send what the controller can do without, if it has read what came before."""
         if self._channel is not None and not self._channel.wants_write:
             self._channel.send(message)
+
+    def send(self, message: Mapping[str, Any]) -> bool:
+        """Send what must not be lost; False where there is no controller."""
+        if self._channel is None:
+            return False
+        self._channel.send(message)
+        return True
 
     def tick(self) -> None:
         """Start what does not run and is due; find out what died."""
@@ -209,7 +216,8 @@ class Supervisor:
                 "undo_path": str(self._undo_path),
             }
         )
-        self._channel.send(self._learnt())
+        for message in self._known():
+            self._channel.send(message)
         if self._targets is not None:
             self._channel.send(self._targets)
         self._started_s = time.monotonic()

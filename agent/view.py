@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any, Final
 
 from agent.api import ApiError, JsonObject, Order
+from agent.changes import Changes
 from agent.discovery import Found
 from agent.history import Window
 from agent.node import Node
@@ -57,6 +58,7 @@ class View:
         journal: Journal,
         hierarchies: Hierarchies,
         policies: Policies,
+        changes: Changes,
         controller: Callable[[], Mapping[str, Any]],
         change_mode: Callable[[Mode, str], None],
     ) -> None:
@@ -67,6 +69,7 @@ class View:
         self._journal = journal
         self._hierarchies = hierarchies
         self.policies = policies
+        self.changes = changes
         self._controller = controller
         self._change_mode = change_mode
 
@@ -272,6 +275,7 @@ def _from_status(status: Mapping[str, Any] | None) -> JsonObject:
     if status is None:
         return {
             "admin": {"state": "none", "detail": "the controller has not said yet"},
+            "admin_sockets": [],
             "engine": None,
             "knobs": {},
             "backpressure": None,
@@ -282,6 +286,7 @@ def _from_status(status: Mapping[str, Any] | None) -> JsonObject:
             "model": None,
             "plan": None,
         }
+    now_ns = time.monotonic_ns()
     names = (
         "admin",
         "engine",
@@ -294,7 +299,21 @@ def _from_status(status: Mapping[str, Any] | None) -> JsonObject:
         "model",
         "plan",
     )
-    return {name: status[name] for name in names}
+    sockets = [_socket(each, now_ns) for each in status["admin_sockets"]]
+    return {name: status[name] for name in names} | {"admin_sockets": sockets}
+
+
+def _socket(status: Mapping[str, Any], now_ns: int) -> JsonObject:
+    """An admin socket, with times that are left in place of moments of our clock."""
+    lease, by_hand = status["lease"], status["by_hand"]
+    if lease is not None:
+        left_s = max(0.0, (lease["ends_ns"] - now_ns) / 1e9)
+        lease = {"owner": lease["owner"], "ours": lease["ours"], "left_s": left_s}
+    if by_hand is not None:
+        left_s = max(0.0, (by_hand["until_ns"] - now_ns) / 1e9)
+        by_hand = {name: what for name, what in by_hand.items() if name != "until_ns"}
+        by_hand["left_s"] = left_s
+    return {**status, "lease": lease, "by_hand": by_hand}
 
 
 def _from_window(window: Window | None) -> JsonObject:

@@ -34,6 +34,8 @@ from controller.watch import EngineWatch
 from controller.wire import Channel
 
 PAUSE_NS: Final = 5_000_000_000
+OPERATOR: Final = "operator"
+"""The cause of what somebody decided by hand."""
 
 
 @dataclass(slots=True)
@@ -150,6 +152,33 @@ class Actuator:
                 limits.append(action)
         if limits:
             self._set_limits(watch, limits, proposal.reason, edge_ns)
+        return self._tag
+
+    def by_hand(
+        self,
+        watch: EngineWatch,
+        mode: Mode,
+        old: Mapping[str, float],
+        values: Mapping[str, float],
+        reason: str,
+    ) -> int:
+        """Journal that an operator decided; returns the decision's tag."""
+        self._tag += 1
+        proposal = Proposal((SetKnobs(values, old),), reason)
+        self._channel.send(
+            {
+                "type": "decision",
+                "tag": self._tag,
+                "mono_ns": self._clock(),
+                "engine": watch.policy.name,
+                "mode": mode,
+                "cause": OPERATOR,
+                "action": [change.as_dict() for change in changes_of(proposal, watch.key)],
+                "signals": {},
+                "reason": reason,
+                "ack": "pending",
+            }
+        )
         return self._tag
 
     def acknowledged(self, ack: Ack, now_ns: int) -> int | None:

@@ -5,6 +5,7 @@ CLOCK_MONOTONIC; wall time is worked out once, when a row is written. Text is ke
 whatever shows it on a terminal passes it through `plain`.
 """
 
+import json
 import logging
 import sqlite3
 import threading
@@ -24,6 +25,7 @@ from controller.journal_rows import (
     DecisionRow,
     Event,
     EventRow,
+    OpenChange,
     Recorded,
     decision_values,
     event_values,
@@ -43,6 +45,7 @@ __all__ = [
     "Journal",
     "JournalError",
     "JournalReader",
+    "OpenChange",
     "Recorded",
     "plain",
 ]
@@ -51,6 +54,9 @@ MAX_ROWS: Final = 100_000
 INPUTS_SHARE: Final = 5
 """What decisions were made on takes 2 to 3 kB each, and a sample as much: only for a fifth of the
 newest decisions, and only a fifth as many samples, are kept."""
+
+MAX_CHANGES: Final = 1000
+"""Changes by hand that are kept."""
 
 _PRUNE_EVERY: Final = 256
 _PRUNE_AT_MOST: Final = 1024
@@ -125,6 +131,49 @@ class Journal:
             stored_json(inputs),
         )
         return self._insert("samples", SAMPLE_COLUMNS, values)
+
+    def put_change(self, change_id: int, stage: str, detail: Mapping[str, Any]) -> str:
+        """Have on disk how far a change by hand is; returns why it is not, or nothing.
+
+        Unlike other rows it waits for the disk (`synchronous = full`): what follows from it is done
+        by engines, and a coordinator that dies must find out what it had decided.
+        """
+        now_ns = time.monotonic_ns()
+        row = (change_id, _wall_ns(now_ns), now_ns, self._boot_id, stage, stored_json(detail))
+        with self._lock:
+            if self._execute("pragma synchronous = full", ()) is None:
+                return self.error or "the journal is not open"
+            done = self._execute(
+                "insert or replace into changes (id, wall_ns, mono_ns, boot_id, stage, detail)"
+                " values (?, ?, ?, ?, ?, ?)",
+                row,
+            )
+            why = "" if done is not None else self.error or "the journal is not open"
+            self.dropped += done is None
+            self._execute("pragma synchronous = normal", ())
+            self._execute(
+                "delete from changes where stage = 'over' and id not in"
+                " (select id from changes order by id desc limit ?)",
+                (MAX_CHANGES,),
+            )
+            return why
+
+    def open_changes(self) -> list[OpenChange]:
+        """Changes by hand that are not over, of this boot: others ended with their engines."""
+        with self._lock:
+            cursor = self._execute(
+                "select id, stage, detail from changes where stage <> 'over' and boot_id = ?"
+                " order by id",
+                (self._boot_id,),
+            )
+            rows = cursor.fetchall() if cursor is not None else []
+        found = []
+        for change_id, stage, text in rows:
+            try:
+                found.append(OpenChange(change_id, stage, json.loads(text)))
+            except ValueError:
+                self._failed(f"journal '{self.path}' has a change {change_id} that is no JSON")
+        return found
 
     def lose_pending(self) -> None:
         """Mark as `lost` every decision still pending: an earlier run ended before its answer."""

@@ -68,14 +68,23 @@ class Event:
 
     `kind` is one of start, stop, mode, engine_seen, engine_lost, engine_restarted, undo,
     engine_changed, foreign_write, lease_lost, lease_held, lease_given_up, set_refused, stats_stale,
-    stats_nonsense, stats_back, loop_paused, journal_moved, or a later addition; `subject` is what
-    it is about.
+    stats_nonsense, stats_back, loop_paused, change_resumed, change_over, hand_lost, journal_moved,
+    or a later addition; `subject` is what it is about.
     """
 
     mono_ns: int
     kind: str
     subject: str
     detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenChange:
+    """A change by hand that is not over: how far it was, and what is needed to take it up."""
+
+    id: int
+    stage: str
+    detail: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,17 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
             inputs text not null
         )""",
     ),
+    (
+        """create table changes (
+            id integer primary key,
+            wall_ns integer not null,
+            mono_ns integer not null,
+            boot_id text not null,
+            stage text not null,
+            detail text not null
+        )""",
+        "create index changes_open on changes (id) where stage <> 'over'",
+    ),
 )
 """Statements that take the schema from version n to n + 1. Only ever added to."""
 

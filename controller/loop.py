@@ -21,6 +21,7 @@ from controller.cpu_limits import CpuMemory, NeighbourView
 from controller.engines.client import EngineClient
 from controller.engines.link import EngineLink
 from controller.figures import Figures
+from controller.hands import Hands
 from controller.limits.cgroup import CgroupError
 from controller.limits.cpu import read_throttling
 from controller.policy import policy_from_json
@@ -101,6 +102,7 @@ class Loop:
         self._actuator = actuator
         self._cpus = cpus
         self._clock = clock
+        self._hands = Hands(channel, actuator)
         self._engines: dict[str, EngineWatch] = {}
         self._neighbours: dict[str, _Neighbour] = {}
         self._rows: set[int] = set()
@@ -159,7 +161,9 @@ class Loop:
         """Take in what comes within `wait_s`: the agent's messages, engines' answers, edges."""
         for key, _ in self._selector.select(wait_s):
             key.data()
-        self._take_answers(self._clock())
+        now_ns = self._clock()
+        self._take_answers(now_ns)
+        self._hands.tick(self._engines, now_ns)
 
     def tick(self, now_ns: int) -> None:
         """One round: collect, decide, actuate, and what is due beside that."""
@@ -190,6 +194,7 @@ class Loop:
         if now_ns - self._saved_ns >= SAVE_NS:
             self._saved_ns = now_ns
             self._hand_over_learnt()
+        self._hands.tick(self._engines, now_ns)
         self._follow_links(now_ns)
         self._take_answers(now_ns)
         if now_ns - self._sampled_ns >= SAMPLE_EVERY_NS and not decisions:
@@ -320,6 +325,7 @@ class Loop:
             for notice in (*watch.link.take_notices(), *watch.figures.take_notices()):
                 if notice.kind in NOT_OURS:
                     watch.let_go()
+                    self._hands.let_go(watch, notice.detail)
                 elif notice.kind in NOT_THE_SAME:
                     watch.forget()
                     if notice.kind == "engine_restarted":
@@ -354,6 +360,17 @@ class Loop:
             case "inject":
                 until_ns = self._clock() + int(message["duration_ms"] * 1e6)
                 self._injected = (message["value"], until_ns)
+            case "by_hand":
+                self._hands.ask(message, self._engines, self._mode, self._clock())
+            case "recorded":
+                self._hands.recorded(message, self._engines, self._clock())
+            case "unfinished":
+                self._hands.take_up(message, self._engines, self._clock())
+            case "hand_back":
+                names = message["engines"] or None
+                reason = message["reason"]
+                given = self._hands.give_back(names, reason, self._engines, self._clock())
+                self._channel.send({"type": "handed_back", "id": message["id"], "engines": given})
             case "queues":
                 for name, queues in message["engines"].items():
                     if (watch := self._engines.get(name)) is not None:
@@ -377,6 +394,7 @@ class Loop:
         }
         known = self._neighbours
         self._neighbours = {}
+        self._hands.mark(self._engines)
         self._follow_links(self._clock())
         for each in neighbours:
             before = known.get(each.name)
@@ -420,7 +438,7 @@ class Loop:
                 continue
             watch.adopt(engine, policy.controller.lease_ms)
             self._actuator.obey(watch, self._clock())
-            if engine.name in afresh:
+            if engine.name in afresh and watch.by_hand is None:
                 self._actuator.give_back_knobs(watch, self._clock())
 
     def _set_mode(self, mode: Mode, reason: str) -> None:
@@ -442,6 +460,7 @@ class Loop:
         self._channel.send(self._status())
 
     def _give_back(self, reason: str) -> None:
+        self._hands.give_back(None, reason, self._engines, self._clock())
         for watch in self._engines.values():
             self._actuator.give_back_knobs(watch, self._clock())
         self._actuator.give_back_limits(reason)

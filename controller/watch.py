@@ -12,7 +12,7 @@ from controller.backpressure import Backpressure, Queues, backpressure, send_pre
 from controller.batching import BatchMemory, BatchView
 from controller.core import CoreState, learn_steps
 from controller.cpu_limits import CpuMemory, CpuView, NeighbourView
-from controller.engines.link import EngineLink
+from controller.engines.link import OWNER, EngineLink
 from controller.engines.page import STEP_SLOTS, EngineNow, Step
 from controller.figures import Figures
 from controller.limits.cgroup import Group
@@ -59,6 +59,8 @@ class EngineWatch:
     ) -> None:
         """`socket` is where its adapter serves it; without one it serves itself, or nobody does."""
         self.policy = policy
+        self.by_hand: Mapping[str, Any] | None = None
+        """What an operator set, or is about to; the knobs are not ours to decide on meanwhile."""
         self.row = row
         self.group = group
         self.base_weight: int | None = None
@@ -149,6 +151,16 @@ class EngineWatch:
         return (fresh, engine) if self.figures.doubt is None else ((), None)
 
     @property
+    def key(self) -> str:
+        """What the loop knows it by."""
+        return self.policy.name
+
+    @property
+    def instance(self) -> str | None:
+        """Which start of the engine it is, once it has said."""
+        return self.link.hello.instance if self.link is not None and self.link.hello else None
+
+    @property
     def at_risk(self) -> bool:
         """Whether something was late, or nothing got through, in the window before."""
         return self.signals is not None and self.signals.at_risk
@@ -180,7 +192,8 @@ class EngineWatch:
         weighable = self.base_weight is not None and policy.limits.cpu_weight_max > 0
         weight = self.base_weight if weighable else None
         batch_view = None
-        if link is not None and link.can_set and link.hello is not None:
+        decidable = self.by_hand is None and link is not None and link.can_set
+        if decidable and link is not None and link.hello is not None:
             batch_view = BatchView(
                 link.hello.knobs,
                 policy.slo,
@@ -295,6 +308,7 @@ class EngineWatch:
                 "state": "none" if link is None else str(link.state),
                 "detail": "the policy names no admin socket" if link is None else link.detail,
             },
+            "admin_sockets": [] if link is None else [self.socket_status(link)],
             "engine": _identity(link),
             "knobs": _knobs(link, self.core.batch.point),
             "now": _now(link.now if link is not None else None),
@@ -339,6 +353,24 @@ class EngineWatch:
                 "roll_backs": self.core.trial.roll_backs,
                 "paused": self.core.trial.reason if self._is_paused else "",
             },
+        }
+
+    def socket_status(self, link: EngineLink) -> dict[str, Any]:
+        """How one admin socket stands."""
+        lease = link.lease
+        return {
+            "key": self.key,
+            "socket": str(link.path),
+            "state": str(link.state),
+            "detail": link.detail,
+            "engine": _identity(link),
+            "knobs": _knobs(link, self.core.batch.point),
+            "pending": dict(link.pending),
+            "lease": None
+            if lease is None
+            else {"owner": lease.owner, "ours": lease.owner == OWNER, "ends_ns": lease.ends_ns},
+            "last_ack": link.last_ack,
+            "by_hand": self.by_hand,
         }
 
     def _used_ns(self) -> int | None:
@@ -398,7 +430,7 @@ def _identity(link: EngineLink | None) -> dict[str, str] | None:
     return {"name": hello.engine, "version": hello.version, "instance": hello.instance}
 
 
-def _knobs(link: EngineLink | None, held: Mapping[str, float]) -> dict[str, Any]:
+def _knobs(link: EngineLink | None, point: Mapping[str, float]) -> dict[str, Any]:
     if link is None or link.hello is None:
         return {}
     return {
@@ -406,7 +438,7 @@ def _knobs(link: EngineLink | None, held: Mapping[str, float]) -> dict[str, Any]
             "value": link.values.get(name, knob.start),
             "start": knob.start,
             "unit": knob.unit,
-            "held": name in held,
+            "held": name in link.held or name in point,
         }
         for name, knob in link.hello.knobs.items()
     }

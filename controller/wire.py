@@ -1,10 +1,11 @@
 """What the agent and the controller say to each other: JSON, one object a line, over a socket pair.
 
-The agent sends `config` and `learnt` once, then `policy`, `targets` and `mode` as they change, and
-`queues` (what it sees in the engines' sockets) a few times a second. The controller sends `status`
-a few times a second, `decision`, `ack`, `event` and `learnt` as they happen, and `inputs` of each
-decision, and once a second, when there is time. Both ends are ours and of one version; a line that
-is not understood is a bug and ends the controller.
+The agent sends `config`, `learnt` and `unfinished` once, then `policy`, `targets` and `mode` as
+they change, `queues` (what it sees in the engines' sockets) a few times a second, and `by_hand`,
+`hand_back` and `recorded` for operators. The controller sends `status` a few times a second,
+`decision`, `ack`, `event` and `learnt` as they happen, `inputs` of each decision, and once a
+second, when there is time, and `change`, `by_hand` and `handed_back` of what operators change. Both
+ends are ours and of one version; a line that is not understood is a bug and ends the controller.
 """
 
 import json

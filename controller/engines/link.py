@@ -30,6 +30,7 @@ STATS_EVERY_NS: Final = 100_000_000
 DEAR_LEASE_MS: Final = 5_000
 """A lease over a knob that costs a reload is no shorter: else a pause of the agent costs two."""
 
+_VOTED: Final = frozenset({"prepare", "commit", "abort"})
 _NS_PER_MS: Final = 1_000_000
 _MAX_VALUE: Final = 2**53
 """The contract's largest number; what is beyond it is nonsense and would not stay exact."""
@@ -63,15 +64,39 @@ class Notice:
     detail: str
 
 
+@dataclass(frozen=True, slots=True)
+class LeaseSeen:
+    """A lease as an answer of the engine showed it, by our clock."""
+
+    owner: str
+    ends_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """The answer to a `prepare`, `commit` or `abort`; `code` is empty where it was done."""
+
+    call: str
+    epoch: int
+    code: str = ""
+    detail: str = ""
+
+
 @dataclass(slots=True)
 class _Sent:
-    """A `set` or `release` on its way; `again` if a stale epoch was the reason to send it again."""
+    """A call that changes something on its way.
+
+    `again` if a stale epoch was the reason to send it again. `values` and `lease_ms` are what a
+    `commit` puts in force.
+    """
 
     tag: int
     at_ns: int
     epoch: int
     again: bool = False
     took_ns: int = 0
+    values: Mapping[str, float] | None = None
+    lease_ms: int = 0
 
 
 class EngineLink:
@@ -85,10 +110,20 @@ class EngineLink:
         self.hello: Hello | None = None
         self.values: dict[str, float] = {}
         self.writes = 0
-        """Calls of `set` that the engine acknowledged."""
+        """Calls of `set` and `commit` that the engine acknowledged."""
         self.change_ns = 0
         """How long the last change that was pending took to be in force."""
+        self.keeps = False
+        """Whether a lease of our name that is found is taken up again, and not released."""
+        self.lease: LeaseSeen | None = None
+        """Whose lease it was when the engine last said."""
+        self.pending: Mapping[str, float] = {}
+        self.last_ack = ""
+        """What became of the last write, in words."""
         self._lease_ms = lease_ms
+        self._hand_lease_ms: int | None = None
+        self._promised: int | None = None
+        self._votes: list[Vote] = []
         self._client: EngineClient | None = None
         self._showing = Showing()
         self._retry_ns = 0
@@ -146,8 +181,9 @@ class EngineLink:
             if self._holding.lapses_too_often(now_ns):
                 self._leave(now_ns, "lease_given_up", "its leases end before their time")
             else:
-                # with the values: should the lease have run out, this takes the same one again
-                self._send_set(self.held, 0, now_ns)
+                # with the values: should the lease have run out, this takes the same one again;
+                # but values would replace what is prepared
+                self._send_set(self.held if self._promised is None else {}, 0, now_ns)
         if self._is_greeted and not self._showing.has_page and now_ns >= self._stats_ns:
             self._stats_ns = now_ns + STATS_EVERY_NS
             self._request("stats", now_ns)
@@ -160,13 +196,69 @@ class EngineLink:
         self._send_set(values, tag, now_ns)
         return True
 
+    @property
+    def last_epoch(self) -> int:
+        """The last epoch the engine took, as far as is known; the next write's is above it."""
+        return self._epoch
+
+    def prepare(
+        self, values: Mapping[str, float], epoch: int, lease_ms: int, term_ms: int, now_ns: int
+    ) -> bool:
+        """Have the engine promise a change; False when it can't be asked now, else a `Vote`."""
+        if not self.can_set:
+            return False
+        self._epoch = max(self._epoch, epoch)
+        request = self._request(
+            "prepare",
+            now_ns,
+            owner=OWNER,
+            epoch=epoch,
+            lease_ms=lease_ms,
+            term_ms=term_ms,
+            values=_whole(values),
+        )
+        if request is not None:
+            self._promised = epoch
+            self._sent[request] = _Sent(0, now_ns, epoch)
+        return request is not None
+
+    def commit(
+        self, values: Mapping[str, float], epoch: int, lease_ms: int, tag: int, now_ns: int
+    ) -> bool:
+        """Have what was prepared under `epoch` made; it is then held as if it had been set.
+
+        `values` and `lease_ms` are those of the `prepare`. False and `Vote` as in `prepare`.
+        """
+        if not self.can_set:
+            return False
+        request = self._request("commit", now_ns, owner=OWNER, epoch=epoch)
+        if request is not None:
+            self._epoch = max(self._epoch, epoch)
+            self._promised = epoch
+            self._sent[request] = _Sent(tag, now_ns, epoch, values=values, lease_ms=lease_ms)
+        return request is not None
+
+    def abort(self, epoch: int, now_ns: int) -> bool:
+        """Drop what is prepared under `epoch`; False and `Vote` as in `prepare`."""
+        if self._client is None or self.hello is None:
+            return False
+        request = self._request("abort", now_ns, owner=OWNER, epoch=epoch)
+        if request is not None:
+            self._sent[request] = _Sent(0, now_ns, epoch)
+        return request is not None
+
+    def take_votes(self) -> list[Vote]:
+        """The answers to `prepare`, `commit` and `abort` since the last call."""
+        votes, self._votes = self._votes, []
+        return votes
+
     def set_lease(self, lease_ms: int) -> None:
         """Ask for leases of this length from the next write or renewal on."""
         self._lease_ms = lease_ms
 
     def release(self, tag: int, now_ns: int) -> bool:
         """Give the lease back; False when there is no connection (the lease then runs out)."""
-        self._holding.let_go()
+        self._let_go()
         self._give_up_unapplied("given back before it was in force")
         if self._client is None or self.hello is None:
             return False
@@ -256,18 +348,14 @@ class EngineLink:
         self, values: Mapping[str, float], tag: int, now_ns: int, again: bool = False
     ) -> None:
         self._epoch += 1
-        whole = {
-            name: int(value) if float(value).is_integer() else value
-            for name, value in values.items()
-        }
-        lease_ms = self._lease_ms
+        lease_ms = self._hand_lease_ms or self._lease_ms
         if self.hello is not None:
             if any(self.hello.knobs[name].cost == "reload" for name in values):
                 lease_ms = max(lease_ms, DEAR_LEASE_MS)
             lease_ms = min(lease_ms, self.hello.max_lease_ms)
         sent = _Sent(tag, now_ns, self._epoch, again)
         request = self._request(
-            "set", now_ns, owner=OWNER, epoch=sent.epoch, lease_ms=lease_ms, values=whole
+            "set", now_ns, owner=OWNER, epoch=sent.epoch, lease_ms=lease_ms, values=_whole(values)
         )
         self._holding.asked(now_ns, lease_ms * _NS_PER_MS)
         if request is not None:
@@ -287,24 +375,44 @@ class EngineLink:
             self._showing.hear(response.fields.get("now"))
             self._compare(before)
         else:
-            self._take_state(response.fields)
-            if call == "set":
+            self._take_state(response.fields, now_ns)
+            writes = call in {"set", "commit"}
+            pending = response.fields.get("state") == "pending" and writes
+            if call in _VOTED:
+                self._done(call, sent, now_ns)
+            if writes:
                 self.writes += 1
                 self._holding.confirmed()
-                pending = response.fields.get("state") == "pending"
                 self._answered_values = {} if pending else self.values
             if call == "get":
                 self._take_owner(response.fields, now_ns)
             if sent is not None and sent.tag:
                 sent.took_ns = now_ns - sent.at_ns
-                pending = response.fields.get("state") == "pending" and call == "set"
-                self._acks.append(Ack(sent.tag, "pending" if pending else "applied", sent.took_ns))
+                self._ack(Ack(sent.tag, "pending" if pending else "applied", sent.took_ns))
                 if pending:
                     self._unapplied.append(sent)
+
+    def _done(self, call: str, sent: _Sent | None, now_ns: int) -> None:
+        """The engine did what belongs to a change that spans engines."""
+        assert sent is not None
+        self._votes.append(Vote(call, sent.epoch))
+        if call == "commit" and sent.values is not None:
+            self._promised = None
+            self._holding.hold(sent.values)
+            self._holding.asked(sent.at_ns, sent.lease_ms * _NS_PER_MS)
+            self._hand_lease_ms = sent.lease_ms
+        elif call == "abort" and self._promised == sent.epoch:
+            self._promised = None
+            if self.held:
+                # renewals went without values meanwhile: had the lease run out, they are gone
+                self._send_set(self.held, 0, now_ns)
 
     def _refused(self, response: Response, sent: _Sent | None, now_ns: int) -> None:
         refusal, call = response.refusal, response.request.call
         assert refusal is not None
+        if call in _VOTED and sent is not None:
+            self._votes.append(Vote(call, sent.epoch, refusal.code, refusal.message))
+            self._promised = None
         text = f"engine at '{self.path}' refused {call}: {refusal.message}"
         if refusal.code == "stale_epoch":
             ours = self._epoch
@@ -317,11 +425,11 @@ class EngineLink:
                 self._send_set(self.held, sent.tag, now_ns, again=True)
                 return
         if sent is not None and sent.tag:
-            self._acks.append(Ack(sent.tag, "refused", now_ns - sent.at_ns, refusal.message))
+            self._ack(Ack(sent.tag, "refused", now_ns - sent.at_ns, refusal.message))
         if call == "hello" or refusal.code == "denied":
             self._lose(now_ns, text, LinkState.REFUSED)
         elif self.held if call == "set" else refusal.code == "held":
-            self._holding.let_go()
+            self._let_go()
             self._give_up_unapplied(refusal.message)
             self._retry_ns = now_ns + HELD_RETRY_NS
             if refusal.code == "held":
@@ -356,14 +464,17 @@ class EngineLink:
     def _greeting(self) -> str:
         return "" if self.hello is None else f"{self.hello.engine} {self.hello.version}"
 
-    def _take_state(self, fields: Mapping[str, Any]) -> None:
+    def _take_state(self, fields: Mapping[str, Any], now_ns: int) -> None:
         values = fields.get("values")
         if isinstance(values, dict):
-            self.values = {
-                str(name): float(value)
-                for name, value in values.items()
-                if type(value) in {int, float} and abs(value) <= _MAX_VALUE
-            }
+            self.values = _numbers(values)
+        pending = fields.get("pending")
+        self.pending = _numbers(pending) if isinstance(pending, dict) else {}
+        owner, left_ms = fields.get("owner"), fields.get("lease_ms_left")
+        self.lease = None
+        if isinstance(owner, str):
+            known_ms = left_ms if type(left_ms) is int and 0 <= left_ms <= _MAX_VALUE else 0
+            self.lease = LeaseSeen(owner, now_ns + known_ms * _NS_PER_MS)
         self._take_epoch(fields)
 
     def _take_epoch(self, fields: Mapping[str, Any]) -> None:
@@ -374,7 +485,7 @@ class EngineLink:
     def _take_owner(self, fields: Mapping[str, Any], now_ns: int) -> None:
         owner, greeting = fields.get("owner"), self._greeting_get
         self._greeting_get = False
-        if greeting and owner == OWNER and not self.held:
+        if greeting and owner == OWNER and not self.held and not self.keeps:
             # an agent before us died with it: begin from the start values
             self._request("release", now_ns, owner=OWNER)
         if self.state is not LinkState.HELD:
@@ -397,16 +508,26 @@ class EngineLink:
         """Yield to whoever changes what we hold."""
         if not self.held or self._sent or self._unapplied or self.hello is None:
             return
+        if self._promised is not None:
+            return
         what = difference(self.hello.knobs, self.held, self._epoch, self._answered_values, self.now)
         if self._holding.is_foreign(now_ns, what):
             self._leave(now_ns, "foreign_write", what)
 
     def _leave(self, now_ns: int, kind: str, why: str) -> None:
         """Let the lease run out, and leave the knobs alone for a while."""
-        self._holding.let_go()
+        self._let_go()
         self._give_up_unapplied(why)
         self._retry_ns = now_ns + LEFT_ALONE_NS
         self._become(LinkState.HELD, why, kind)
+
+    def _let_go(self) -> None:
+        self._holding.let_go()
+        self._hand_lease_ms = self._promised = None
+
+    def _ack(self, ack: Ack) -> None:
+        self.last_ack = f"{ack.ack}{f': {ack.detail}' if ack.detail else ''}"
+        self._acks.append(ack)
 
     def _lapse(self, why: str) -> None:
         if self._holding.lapse():
@@ -426,23 +547,27 @@ class EngineLink:
         for sent in done:
             self.change_ns = max(0, now.updated_ns - sent.at_ns)
             after = f"in force after {self.change_ns / 1e6:.0f} ms"
-            self._acks.append(Ack(sent.tag, "applied", sent.took_ns, after))
+            self._ack(Ack(sent.tag, "applied", sent.took_ns, after))
 
     def _give_up_unapplied(self, why: str) -> None:
-        self._acks += [Ack(sent.tag, "lost", sent.took_ns, why) for sent in self._unapplied]
+        for sent in self._unapplied:
+            self._ack(Ack(sent.tag, "lost", sent.took_ns, why))
         self._unapplied.clear()
 
     def _lose(self, now_ns: int, why: str, state: LinkState = LinkState.UNREACHABLE) -> None:
         if self._client is not None:
             self._client.close()
             self._client = None
-        self._acks += [Ack(sent.tag, "lost", 0, why) for sent in self._sent.values() if sent.tag]
+        for sent in self._sent.values():
+            if sent.tag:
+                self._ack(Ack(sent.tag, "lost", 0, why))
         self._sent.clear()
         self._give_up_unapplied(why)
-        self._holding.let_go()
+        self._let_go()
         self._showing.end()
         self._is_greeted = False
-        self.values = {}
+        self.values, self.pending = {}, {}
+        self.lease = None
         self._retry_ns = now_ns + RETRY_NS
         self._become(state, why)
 
@@ -451,3 +576,19 @@ class EngineLink:
             kind = "engine_seen" if state is LinkState.CONNECTED else kind
             self._notices.append(Notice(kind, detail))
         self.state, self.detail = state, detail
+
+
+def _whole(values: Mapping[str, float]) -> dict[str, float]:
+    """Whole numbers as such: every unit but ratio takes only those."""
+    return {
+        name: int(value) if float(value).is_integer() else value for name, value in values.items()
+    }
+
+
+def _numbers(values: Mapping[object, object]) -> dict[str, float]:
+    """What of an engine's values are numbers that can be kept exact."""
+    return {
+        str(name): float(value)
+        for name, value in values.items()
+        if isinstance(value, int | float) and type(value) is not bool and abs(value) <= _MAX_VALUE
+    }

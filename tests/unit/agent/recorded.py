@@ -4,7 +4,7 @@ import copy
 import math
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,11 @@ def sample(index: int) -> Sample:
 
 STAGES: JsonObject = stages_answer("chat", [sample(n) for n in range(301)], SOCKETS, 1.5, None)
 
+IDENTITY: JsonObject = {"name": "sits-reference", "version": "0.1.0", "instance": "7d3c91"}
+KNOBS: JsonObject = {
+    "max_batched_tokens": {"value": 412, "start": 2048, "unit": "tokens", "held": True},
+    "max_running": {"value": 16, "start": 16, "unit": "requests", "held": False},
+}
 ENGINE: JsonObject = {
     "name": "chat",
     "found": True,
@@ -73,12 +78,23 @@ ENGINE: JsonObject = {
     "cgroup": CGROUP,
     "ports": [8000],
     "slo": {"ttft_ms": 800.0, "gap_ms": 120.0, "attainment": 0.99},
-    "admin": {"state": "held", "detail": ""},
-    "engine": {"name": "sits-reference", "version": "0.1.0", "instance": "7d3c91"},
-    "knobs": {
-        "max_batched_tokens": {"value": 412, "start": 2048, "unit": "tokens", "held": True},
-        "max_running": {"value": 16, "start": 16, "unit": "requests", "held": False},
-    },
+    "admin": {"state": "connected", "detail": "sits-reference 0.1.0"},
+    "admin_sockets": [
+        {
+            "key": "chat",
+            "socket": "/run/chat/admin.sock",
+            "state": "connected",
+            "detail": "sits-reference 0.1.0",
+            "engine": IDENTITY,
+            "knobs": KNOBS,
+            "pending": {},
+            "lease": {"owner": "sits", "ours": True, "left_s": 0.4},
+            "last_ack": "applied",
+            "by_hand": None,
+        }
+    ],
+    "engine": IDENTITY,
+    "knobs": KNOBS,
     "running": 12,
     "waiting": 3,
     "deferred": 0,
@@ -148,6 +164,7 @@ UNSEEN: JsonObject = ENGINE | {
     "cgroup": None,
     "ports": [],
     "admin": {"state": "none", "detail": "the policy names no admin socket"},
+    "admin_sockets": [],
     "engine": None,
     "knobs": {},
     "running": None,
@@ -518,6 +535,34 @@ class RecordedPolicies:
         }
 
 
+CHANGE: JsonObject = {
+    "state": "applied",
+    "why": "",
+    "quorum": 1,
+    "left_s": 120.0,
+    "engines": {"chat": {"standing": "committed", "detail": ""}},
+}
+
+
+class RecordedChanges:
+    """Answers what is asked about changes by hand from its fields."""
+
+    def __init__(self, note: Callable[..., None]) -> None:
+        self.answer: JsonObject = copy.deepcopy(CHANGE)
+        self.given_back = ["chat"]
+        self._note = note
+
+    def ask(
+        self, engines: Iterable[str], values: Mapping[str, float], lease_s: float, reason: str
+    ) -> JsonObject:
+        self._note("set", list(engines), dict(values), lease_s, reason)
+        return self.answer
+
+    def give_back(self, engines: Iterable[str], reason: str) -> JsonObject:
+        self._note("release", list(engines), reason)
+        return {"engines": self.given_back}
+
+
 class RecordedView:
     """Answers every call from its fields, which a test may change; keeps what it was asked."""
 
@@ -533,6 +578,7 @@ class RecordedView:
         self.raises: Exception | None = None
         self.lock = threading.Lock()
         self.policies = RecordedPolicies(self._note)
+        self.changes = RecordedChanges(self._note)
 
     def status(self) -> JsonObject:
         self._note("status")

@@ -148,6 +148,39 @@ def test_a_wrong_call_about_the_policy_is_refused(
     assert why in answer.json["error"]
 
 
+def test_calls_about_knobs_get_what_was_sent(two: RecordedView) -> None:
+    body = b'{"values": "max_running=8\\nkv_cache_ratio=0.5", "engines": "chat\\ndraft",'
+    post(two, "set", body + b' "lease_s": "90", "reason": "why"}')
+    post(two, "set", b'{"values": "max_running=8", "engines": "chat", "reason": "why"}')
+    assert post(two, "release").json == {"engines": ["chat"]}
+    post(two, "release", b'{"engines": "draft", "reason": "enough"}')
+    assert two.asked == [
+        ("set", ["chat", "draft"], {"max_running": 8.0, "kv_cache_ratio": 0.5}, 90.0, "why"),
+        ("set", ["chat"], {"max_running": 8.0}, 60.0, "why"),
+        ("release", [], "an operator gave it back"),
+        ("release", ["draft"], "enough"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b'{"values": "max_running=8"}', "parameter reason is needed"),
+        (b'{"reason": "r"}', "parameter values, KNOB=NUMBER a line, is needed"),
+        (b'{"reason": "r", "values": "speed=8"}', "no knob 'speed': there is max_running, "),
+        (b'{"reason": "r", "values": "max_running=many"}', "a number, not 'many'"),
+        (b'{"reason": "r", "values": "max_running=1\\nmax_running=2"}', "is given twice"),
+        (b'{"reason": "r", "values": "max_running=1", "engines": "x"}', "no engine 'x'"),
+        (b'{"reason": "r", "values": "max_running=1", "lease_s": "0"}', "from 1 to 86400"),
+    ],
+)
+def test_a_wrong_call_about_knobs_is_refused(view: RecordedView, body: bytes, why: str) -> None:
+    answer = post(view, "set", body)
+    assert answer.status in {400, 404}
+    assert why in answer.json["error"]
+    assert view.asked == []
+
+
 def test_a_policy_may_be_longer_than_another_body(view: RecordedView) -> None:
     text = "#" * (MAX_POLICY_BODY_BYTES - 100)
     assert post(view, "policy/diff", json.dumps({"text": text}).encode()).status == 200

@@ -699,6 +699,56 @@ def test_rich_is_imported_where_people_read(setting: Setting) -> None:
     assert "rich" in imported_by("status", socket_path=setting.path)
 
 
+def test_a_change_by_hand_goes_to_the_agent_as_it_was_typed(setting: Setting) -> None:
+    arguments = ["set", "max_running=8", "kv_cache_ratio=0.5", "--engine", "chat"]
+    result = setting.run(*arguments, "--lease", "2m", "--reason", "why")
+    assert result.exit_code == 0
+    assert setting.run("release", "--reason", "enough").exit_code == 0
+    assert setting.view.asked == [
+        ("set", ["chat"], {"max_running": 8.0, "kv_cache_ratio": 0.5}, 120.0, "why"),
+        ("release", [], "enough"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (
+            {"engines": {"chat": {"standing": "refused", "detail": "held by 'other'"}}},
+            "chat  left behind: refused: held by 'other'",
+        ),
+        (
+            {"state": "aborted", "why": "1 of 3 prepared it, 2 had to"},
+            "max_running 8: nothing was changed: 1 of 3 prepared it, 2 had to",
+        ),
+        ({"state": "under way"}, "max_running 8: not decided yet"),
+    ],
+)
+def test_a_change_that_was_not_made_everywhere_is_told_and_is_an_error(
+    setting: Setting, answer: JsonObject, said: str
+) -> None:
+    setting.view.changes.answer |= answer
+    result = setting.run("set", "max_running=8", "--reason", "why")
+    assert result.exit_code == 1
+    assert said in result.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["max_running=8"],
+        ["--reason", "why"],
+        ["max_running", "--reason", "why"],
+        ["max_running=many", "--reason", "why"],
+        ["max_running=1", "max_running=2", "--reason", "why"],
+        ["max_running=1", "--reason", "why", "--lease", "forever"],
+    ],
+)
+def test_a_change_that_makes_no_sense_is_not_sent(setting: Setting, arguments: list[str]) -> None:
+    assert setting.run("set", *arguments).exit_code == 2
+    assert setting.view.asked == []
+
+
 ROOT = Path(__file__).parents[3]
 DOC = (ROOT / "docs/sitsctl.md").read_text()
 
@@ -713,7 +763,7 @@ def test_the_documentation_s_examples_are_what_the_command_prints(
 ) -> None:
     monkeypatch.chdir(ROOT)
     examples = re.findall(r"```console\n\$ sitsctl (.*)\n((?:.*\n)*?)```", DOC)
-    assert len(examples) == 18
+    assert len(examples) == 20
     for command, output in examples:
         done = process(*shlex.split(command), socket_path=setting.path, TZ="UTC")
         assert without_clock(done.stdout + done.stderr) == without_clock(output), command

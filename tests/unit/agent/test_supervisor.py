@@ -50,7 +50,7 @@ def deaths() -> list[int]:
 @pytest.fixture
 def supervisor(tmp_path: Path, handles: Handles, deaths: list[int]) -> Iterator[Supervisor]:
     made = Supervisor(
-        POLICY, handles, tmp_path / "undo.json", lambda: deaths.append(1), lambda: LEARNT
+        POLICY, handles, tmp_path / "undo.json", lambda: deaths.append(1), lambda: [LEARNT]
     )
     yield made
     made.stop()

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from agent.api import ApiError
+from agent.changes import Changes
 from agent.discovery import Found, Surroundings
 from agent.history import Moment
 from agent.main_thread import MainThread
 from agent.node import Node
 from agent.policies import Hands, Policies
+from agent.recorder import Recorder
 from agent.sampler import Sampler
 from agent.state import State
 from agent.view import View
@@ -37,6 +39,9 @@ class Shown:
         self.sampler = Sampler(node.counters)
         self.journal = Journal(tmp_path / "journal.db")
         self.asked: list[tuple[Mode, str]] = []
+        main = MainThread(lambda: None)
+        self.recorder = Recorder(self.journal)
+        changes = Changes(self.recorder, main, lambda _: False, lambda: None)
         self.view = View(
             self.state,
             node,
@@ -55,6 +60,7 @@ class Shown:
                     gaps=lambda _: EMPTY,
                 ),
             ),
+            changes,
             lambda: {"mode": "shadow", "alive": True, "pid": 7, "restarts": 1},
             lambda mode, reason: self.asked.append((mode, reason)),
         )
@@ -103,7 +109,7 @@ def node(policy: Policy) -> Iterator[Node]:
 def shown(policy: Policy, tmp_path: Path, node: Node) -> Iterator[Shown]:
     made = Shown(policy, tmp_path, node)
     yield made
-    made.journal.close()
+    made.recorder.close()
 
 
 def decision(mono_ns: int, reason: str) -> Decision:

@@ -51,7 +51,7 @@ def test_a_newer_schema_is_refused_and_the_file_left_as_it_was(
     with closing(sqlite3.connect(path)) as db:
         db.execute("pragma user_version = 99")
     before = path.read_bytes()
-    with pytest.raises(JournalError, match=r"journal\.db': its schema is version 99, newer than 2"):
+    with pytest.raises(JournalError, match=r"journal\.db': its schema is version 99, newer than 3"):
         opener(path)
     assert path.read_bytes() == before
 

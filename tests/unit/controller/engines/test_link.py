@@ -28,6 +28,7 @@ from controller.engines.link import (
     EngineLink,
     LinkState,
     Notice,
+    Vote,
 )
 from controller.engines.page import MAGIC, PAGE_BYTES, EngineNow, PageWriter, Step
 from controller.reference.engine import Engine
@@ -937,3 +938,68 @@ def test_a_reference_engine_that_starts_anew_is_set_anew(tmp_path: Path) -> None
         assert link.held == {}
     assert "engine_restarted" in {notice.kind for notice in link.take_notices()}
     link.close()
+
+
+TERM_MS: Final = 5000
+
+
+def prepare(lab: Lab, **values: float) -> dict[str, Any]:
+    epoch = lab.link.last_epoch + 1
+    assert lab.link.prepare(values, epoch, LEASE_MS, TERM_MS, lab.now_ns)
+    return lab.answer("prepare", **STATE | {"epoch": epoch})
+
+
+def test_a_change_is_promised_and_then_held_as_if_it_had_been_set(lab: Lab) -> None:
+    lab.greet(epoch=7)
+    request = prepare(lab, max_running=8)
+    assert request["values"] == {"max_running": 8}
+    assert (request["epoch"], request["term_ms"], request["lease_ms"]) == (8, TERM_MS, LEASE_MS)
+    assert lab.link.held == {}
+    assert lab.link.commit({"max_running": 8}, 8, LEASE_MS, 3, lab.now_ns)
+    assert lab.answer("commit", **STATE | {"epoch": 8})["epoch"] == 8
+    assert lab.link.take_votes() == [Vote("prepare", 8), Vote("commit", 8)]
+    assert lab.acks() == [(3, "applied")]
+    assert lab.link.held == {"max_running": 8}
+    lab.tick(LEASE_MS * MS // RENEW_SHARE)
+    assert lab.answer("set", **STATE | {"epoch": 9})["values"] == {"max_running": 8}
+
+
+def test_while_a_change_is_promised_the_lease_is_renewed_without_values(lab: Lab) -> None:
+    lab.greet()
+    lab.set(max_running=32)
+    lab.answer("set", **STATE | {"epoch": 1})
+    prepare(lab, max_running=8)
+    lab.tick(LEASE_MS * MS // RENEW_SHARE)
+    assert lab.answer("set", **STATE | {"epoch": 3})["values"] == {}
+    assert lab.link.abort(2, lab.now_ns)
+    lab.answer("abort", **STATE | {"epoch": 3}, aborted=True)
+    # should the lease have run out meanwhile, its values are taken again
+    assert lab.answer("set", **STATE | {"epoch": 4})["values"] == {"max_running": 32}
+    assert lab.link.take_votes() == [Vote("prepare", 2), Vote("abort", 2)]
+
+
+@pytest.mark.parametrize("call", ["prepare", "commit"])
+def test_a_vote_against_says_why(lab: Lab, call: str) -> None:
+    lab.greet()
+    if call == "prepare":
+        assert lab.link.prepare({"max_running": 8}, 1, LEASE_MS, TERM_MS, lab.now_ns)
+    else:
+        assert lab.link.commit({"max_running": 8}, 1, LEASE_MS, 0, lab.now_ns)
+    lab.refuse(call, "not_prepared")
+    assert lab.link.take_votes() == [Vote(call, 1, "not_prepared", "because of not_prepared")]
+    assert lab.link.held == {}
+
+
+def test_a_lease_of_our_name_that_is_to_be_kept_is_not_given_back(lab: Lab) -> None:
+    lab.link.keeps = True
+    lab.greet(owner=OWNER, epoch=4, lease_ms_left=900)
+    assert lab.peer.asks_nothing()
+    assert lab.link.lease is not None
+    assert lab.link.lease.owner == OWNER
+    assert lab.link.lease.ends_ns == lab.now_ns + 900 * MS
+
+
+def test_nothing_is_promised_over_a_connection_that_is_not_there(lab: Lab) -> None:
+    assert not lab.link.prepare({}, 1, LEASE_MS, TERM_MS, lab.now_ns)
+    assert not lab.link.commit({}, 1, LEASE_MS, 0, lab.now_ns)
+    assert not lab.link.abort(1, lab.now_ns)

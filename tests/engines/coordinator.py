@@ -1,0 +1,176 @@
+"""The real controller process over real engines, the test in the agent's place with its journal."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from controller.engines.client import call
+from controller.journal import Journal
+from controller.policy import policy_to_json
+from controller.policy_model import Agent, Engine, Match, Policy
+from controller.wire import EngineTarget, Message, targets_message
+from tests.unit.controller.rig import AgentEnd, Kernel
+
+from .reference_process import Running, reference_engine
+
+PATIENCE_S: Final = 20
+OVER: Final = "over"
+
+
+@dataclass
+class Fleet:
+    """Engines by name, the journal, and the controllers that come and go."""
+
+    engines: dict[str, Running]
+    journal: Journal
+    directory: Path
+    told: list[Message] = field(default_factory=list)
+    agent: AgentEnd | None = None
+    process: "subprocess.Popen[bytes] | None" = None
+    kernel: Kernel | None = None
+    beat: tuple[int, int] | None = None
+
+    def start(self) -> None:
+        """A controller, told what the journal has; `told` begins anew."""
+        self.told.clear()
+        self.agent, self.kernel, self.beat = AgentEnd(), Kernel(9), os.pipe()
+        theirs = self.agent.theirs.fileno()
+        fds = (theirs, self.kernel.counters_fd, self.kernel.health_fd, self.beat[1])
+        names = ("channel", "counters", "health", "heartbeat")
+        options = [f"--{name}={fd}" for name, fd in zip(names, fds, strict=True)]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "controller.process", *options, "--cpus=1"],
+            cwd=Path(__file__).parents[2],
+            pass_fds=fds,
+        )
+        self.agent.theirs.close()
+        policy = Policy(
+            agent=Agent(max_targets=8),
+            engines=tuple(
+                Engine(name, Match("port", engine.port), engine.admin)
+                for name, engine in self.engines.items()
+            ),
+        )
+        send = self.agent.channel.send
+        config = {"policy": policy_to_json(policy), "mode": "observe"}
+        send({"type": "config", "undo_path": str(self.directory / "undo.json"), **config})
+        left = [
+            {"id": each.id, "stage": each.stage, "detail": each.detail}
+            for each in self.journal.open_changes()
+        ]
+        send({"type": "unfinished", "changes": left})
+        send(
+            targets_message(
+                [EngineTarget(name, row, None) for row, name in enumerate(self.engines, 1)], []
+            )
+        )
+        self.until(lambda message: message["type"] == "status" and self.connected(message))
+
+    def connected(self, status: Message) -> bool:
+        alive = [name for name, each in self.engines.items() if each.process.poll() is None]
+        states = {name: status["engines"].get(name, {}).get("admin") for name in alive}
+        return all(admin and admin["state"] == "connected" for admin in states.values())
+
+    def ask(self, change_id: int, lease_s: float = 60, **values: float) -> None:
+        assert self.agent is not None
+        self.agent.channel.send(
+            {
+                "type": "by_hand",
+                "id": change_id,
+                "engines": list(self.engines),
+                "values": values,
+                "lease_ms": int(lease_s * 1e3),
+                "reason": "a test",
+            }
+        )
+
+    def until(
+        self, wanted: Callable[[Message], bool], journal: Callable[[Message], bool] = lambda _: True
+    ) -> Message:
+        """Be the agent until a message is as wanted; returns it. Changes are kept as they come.
+
+        `journal` says whether this one is kept; one that is not stays without an answer.
+        """
+        assert self.agent is not None
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            for message in self.agent.channel.receive():
+                self.told.append(message)
+                if message["type"] == "change" and journal(message):
+                    self.keep(message)
+                if wanted(message):
+                    return message
+            time.sleep(0.001)
+        raise AssertionError(f"it did not come; told {[m['type'] for m in self.told[-9:]]}")
+
+    def keep(self, message: Message) -> None:
+        """Have a change on disk, and say so."""
+        assert self.agent is not None
+        why = self.journal.put_change(message["id"], message["stage"], message["detail"])
+        if message["wait"]:
+            stage = message["stage"]
+            answer = {"type": "recorded", "id": message["id"], "stage": stage, "error": why}
+            self.agent.channel.send(answer)
+
+    def result(self, change_id: int) -> Message:
+        """What became of a change, by this controller."""
+
+        def is_result(message: Message) -> bool:
+            return bool(message["type"] == "by_hand" and message["id"] == change_id)
+
+        told = [message for message in self.told if is_result(message)]
+        return told[-1] if told else self.until(is_result)
+
+    def kill(self) -> None:
+        """kill -9 of the coordinator."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        self.clean()
+
+    def clean(self) -> None:
+        if self.process is not None:
+            if self.process.poll() is None:
+                self.process.kill()
+                self.process.wait()
+            self.process = None
+        if self.agent is not None:
+            self.agent.close()
+            self.agent = None
+        if self.kernel is not None:
+            self.kernel.close()
+            self.kernel = None
+        if self.beat is not None:
+            for fd in self.beat:
+                os.close(fd)
+            self.beat = None
+
+    def state(self, name: str) -> Mapping[str, Any]:
+        return call(self.engines[name].admin, "get", 5)
+
+    def values(self, knob: str) -> list[float]:
+        """What is in force in the engines that live."""
+        return [
+            self.state(name)["values"][knob]
+            for name, each in self.engines.items()
+            if each.process.poll() is None
+        ]
+
+
+@contextmanager
+def fleet(directory: Path, count: int, *options: str) -> Iterator[Fleet]:
+    """So many reference engines, and no controller yet."""
+    with ExitStack() as stack:
+        engines = {f"e{n}": stack.enter_context(reference_engine(*options)) for n in range(count)}
+        journal = Journal(directory / "journal.db")
+        stack.callback(journal.close)
+        made = Fleet(engines, journal, directory)
+        stack.callback(made.clean)
+        yield made
