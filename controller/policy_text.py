@@ -34,7 +34,7 @@ def key_lines(text: str) -> dict[KeyPath, int]:
     that point are missing: `line_of` then gives the nearest enclosing one.
     """
     scanner = _Scanner(text.replace("\r\n", "\n"))
-    with suppress(_LostError, RecursionError):
+    with suppress(_LostError, RecursionError, tomllib.TOMLDecodeError):
         scanner.document()
     return scanner.lines
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from controller.policy import PolicyError, parse_policy
@@ -212,6 +212,7 @@ def test_what_is_not_written_has_the_line_of_what_encloses_it() -> None:
     assert line_of(lines, ("x",)) is None
 
 
+@example(r'"\1"')
 @given(st.text("[]{}=.,#\"'\\ab1 \n", max_size=40))
 def test_text_that_is_not_toml_is_no_error(text: str) -> None:
     total = text.count("\n") + 1
