@@ -66,7 +66,11 @@ MEANING: Final[Mapping[Cause, str]] = {
     Cause.UNKNOWN: "none of the causes that can be seen from here",
 }
 
-OUTSIDE: Final = frozenset({Cause.NETWORK, Cause.SLOW_READER, Cause.MEMORY, Cause.ENGINE_STOPPED})
+ON_THE_WAY: Final = frozenset({Cause.NETWORK, Cause.SLOW_READER})
+"""Single streams are late for these, after the engine: there may always be some, and what it owes
+the others stays as it is."""
+
+OUTSIDE: Final = ON_THE_WAY | {Cause.MEMORY, Cause.ENGINE_STOPPED}
 """Neither a smaller batch nor more CPU cures these: nothing is limited for them."""
 
 

@@ -13,7 +13,7 @@ from controller.admission import (
     queue_point,
     relegation_point,
 )
-from controller.attribution import OUTSIDE, Cause
+from controller.attribution import ON_THE_WAY, OUTSIDE, Cause
 from controller.engines.contract import Knob
 from controller.engines.page import EngineNow
 from controller.guards import DWELL_STEPS, Range, toward
@@ -36,6 +36,9 @@ RUNNING: Final = "max_running"
 
 SPARE: Final = 2
 """A running cap this many times what is there binds nothing, and moves with every request."""
+
+STOPS: Final = (OUTSIDE - ON_THE_WAY) | {Cause.NEIGHBOUR_CPU, Cause.OWN_QUOTA}
+"""Causes of a whole engine's standing still, which its batching does not cure."""
 
 BLIND_CUT: Final = 0.7
 """Without a trusted model a batch that is too large is cut by this, as AIMD would."""
@@ -87,11 +90,12 @@ def decide_batch(
 
     `margin` is the share of the gap SLO that a step may take. `most_queued` may wait, which counts
     only where requests can be relegated: else the door would be shut to anybody. Nothing is changed
-    while the CPU is stolen or throttled, or the cause is outside the engine's batching: a smaller
-    batch would cost throughput and cure nothing.
+    while something outside its batching stops the whole engine: a smaller batch would cost
+    throughput and cure nothing. Streams that are late on the way stop nobody, and the step model
+    does not see them: by it alone the others keep their point.
     """
     engine, memory = signals.engine, _offered(view, memory)
-    if engine is None or cause in OUTSIDE | {Cause.NEIGHBOUR_CPU, Cause.OWN_QUOTA}:
+    if engine is None or cause in STOPS or (cause in ON_THE_WAY and not model.trusted):
         return memory, None
     steps = max(0, engine.steps - memory.changed_at_step)
     if model.trusted:

@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 
 from controller.actions import ReleaseKnobs, SetKnobs
 from controller.admission import CALM_NS, DEADLINE, DEFERRAL
-from controller.attribution import OUTSIDE, Cause
+from controller.attribution import ON_THE_WAY, Cause
 from controller.batching import (
     BLIND_CUT,
     BUDGET,
     KEPT_RATE,
     RUNNING,
+    STOPS,
     BatchMemory,
     BatchView,
     decide_batch,
@@ -145,7 +146,7 @@ def test_a_running_cap_that_binds_nothing_is_left_alone() -> None:
     assert RUNNING not in memory.point
 
 
-@pytest.mark.parametrize("cause", [Cause.NEIGHBOUR_CPU, Cause.OWN_QUOTA, *sorted(OUTSIDE)])
+@pytest.mark.parametrize("cause", sorted(STOPS))
 @pytest.mark.parametrize("model", [TRUSTED, UNTRUSTED], ids=["trusted", "untrusted"])
 def test_nothing_is_changed_for_a_fault_that_is_not_the_batchs(
     cause: Cause, model: StepModel
@@ -153,6 +154,17 @@ def test_nothing_is_changed_for_a_fault_that_is_not_the_batchs(
     held = BatchMemory({BUDGET: 200.0}, changed_at_step=100)
     assert decide(BUSY, held, model, cause) == (held, None)
     assert decide(BUSY, None, model, cause) == (BatchMemory(), None)
+
+
+@pytest.mark.parametrize("cause", sorted(ON_THE_WAY))
+def test_streams_late_on_the_way_change_nothing_in_what_the_others_are_given(cause: Cause) -> None:
+    assert decide(BUSY, cause=cause)[0].point == decide(BUSY, cause=Cause.NONE)[0].point != {}
+
+
+@pytest.mark.parametrize("cause", sorted(ON_THE_WAY))
+def test_without_a_model_a_point_is_kept_while_streams_are_late_on_the_way(cause: Cause) -> None:
+    held = BatchMemory({BUDGET: 200.0}, changed_at_step=100)
+    assert decide(BUSY, held, UNTRUSTED, cause) == (held, None)
 
 
 def test_nothing_is_changed_without_sight_of_the_engine() -> None:
