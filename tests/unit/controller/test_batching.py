@@ -425,6 +425,6 @@ def test_an_engine_that_batches_by_window_gets_one_that_meets_the_slo_and_is_tol
     assert "20.0 + 2.00·n ms and 40 items/s" in reason
 
 
-@pytest.mark.parametrize("cause", sorted(OUTSIDE | {Cause.NEIGHBOUR_CPU, Cause.OWN_QUOTA}))
+@pytest.mark.parametrize("cause", sorted(STOPS))
 def test_no_window_is_changed_for_what_is_not_the_batches_fault(cause: Cause) -> None:
     assert window_after(60, cause)[1] == []
