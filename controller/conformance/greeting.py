@@ -74,7 +74,11 @@ def knob_ranges(probe: Probe) -> str:
         answer.require(numbers == sorted(numbers), f"min ≤ start ≤ max for {name}")
         answer.require(knob["unit"] == KNOBS[name], f"{name} in {KNOBS[name]}")
         answer.require(knob["cost"] in _COSTS, f"the cost of {name} to be step or reload")
-        whole = KNOBS[name] == "ratio" or all(number == int(number) for number in numbers)
+        # the engine may have been started with anything
+        bounds = (knob["min"], knob["max"])
+        whole = KNOBS[name] == "ratio" or all(
+            number == int(number) for number in bounds if number != knob["start"]
+        )
         answer.require(whole, f"whole numbers for {name}")
     if not known:
         raise NotApplicableError("the engine offers no knob")

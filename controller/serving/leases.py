@@ -135,10 +135,15 @@ class Leases:
         return self.wanted, self._wanted_epoch
 
     def done(self, values: Mapping[str, float], epoch: int) -> None:
-        """The change that was begun is in force; what was wanted meanwhile is pending."""
+        """The change that was begun is in force; what was wanted meanwhile is pending.
+
+        Unless it is the same: then that is in force too, under its own epoch.
+        """
         self._changing = frozenset()
         self.values = dict(values)
-        self.applied_epoch = epoch if self.lease is not None else 0
+        self.applied_epoch = epoch if self.pending else self._wanted_epoch
+        if self.lease is None:
+            self.applied_epoch = 0
         self.version += 1
 
     def fail(

@@ -267,6 +267,20 @@ def test_a_change_that_ends_after_its_lease_has_no_epoch() -> None:
     assert leases.pending == {"max_running": 64}
 
 
+def test_what_was_asked_for_again_while_it_was_made_is_in_force_under_the_later_epoch() -> None:
+    leases = slow()
+    leases.set(0, "a", 1, 1000, {"max_running": 8})
+    began = leases.begin()
+    leases.set(0, "a", 2, 1000, {"max_running": 8})
+    leases.done(*began)
+    assert (leases.pending, leases.applied_epoch) == ({}, 2)
+    leases.set(0, "a", 3, 1000, {"max_running": 9})
+    began = leases.begin()
+    leases.set(0, "a", 4, 1000, {"max_running": 10})
+    leases.done(*began)
+    assert (leases.pending, leases.applied_epoch) == ({"max_running": 10}, 3)
+
+
 def test_what_failed_is_refused_for_a_while_and_nothing_else_is() -> None:
     leases = slow()
     leases.set(0, "a", 1, 1000, {"max_running": 8})
