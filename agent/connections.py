@@ -69,6 +69,7 @@ class Server(WSGIServer):
         self.max_body = max_body
         self._socket_file = socket_file
         self._connections: dict[socket.socket, _Connection] = {}
+        self._refused: dict[socket.socket, float] = {}
         self._lock = threading.Lock()
 
     def get_request(self) -> tuple[socket.socket, Any]:
@@ -95,9 +96,7 @@ class Server(WSGIServer):
         if room:
             thread.start()
         else:
-            with suppress(OSError):
-                request.sendall(_BUSY)
-            self.shutdown_request(request)
+            self._refuse(request)
 
     def heard(self, request: Any) -> None:
         """The request has come in full: the connection has its place until it is answered."""
@@ -106,8 +105,11 @@ class Server(WSGIServer):
                 self._connections[request].deadline = None
 
     def service_actions(self) -> None:
-        """Close what has been silent for too long."""
+        """Close what has been silent for too long, and what has its refusal."""
         now = time.monotonic()
+        for sock, until in list(self._refused.items()):
+            if until < now or _has_ended(sock):
+                self._forget(sock)
         with self._lock:
             for sock, connection in self._connections.items():
                 if connection.deadline is not None and connection.deadline < now:
@@ -122,6 +124,8 @@ class Server(WSGIServer):
                     _hang_up(sock)
         for thread in threads:
             thread.join(REQUEST_S)
+        for sock in list(self._refused):
+            self._forget(sock)
         self.socket.close()
         if self._socket_file is not None:
             path, inode = self._socket_file
@@ -154,6 +158,24 @@ class Server(WSGIServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log what went wrong; the caller closes the connection."""
         _LOG.exception("could not answer a client")
+
+    def _refuse(self, sock: socket.socket) -> None:
+        """Say that there is no room, and wait for the client to hear it.
+
+        Closed at once, a client still about to send its request would meet an error before it has
+        read why. Only the server's own thread comes here and to `service_actions`.
+        """
+        if len(self._refused) >= BACKLOG:
+            self._forget(next(iter(self._refused)))
+        self._refused[sock] = time.monotonic() + REQUEST_S
+        with suppress(OSError):
+            sock.setblocking(False)
+            sock.sendall(_BUSY)
+            sock.shutdown(socket.SHUT_WR)
+
+    def _forget(self, sock: socket.socket) -> None:
+        del self._refused[sock]
+        sock.close()
 
     def _evict(self) -> bool:
         """Close the connection that has owed its request longest; False if none does."""
@@ -217,6 +239,19 @@ class _Run(ServerHandler):
 
     def log_exception(self, exc_info: Any) -> None:
         _LOG.error("could not answer a client", exc_info=exc_info)
+
+
+def _has_ended(sock: socket.socket) -> bool:
+    """Whether the client has closed its end; what it sent before is of no interest any more."""
+    try:
+        for _ in range(_READS_AT_END):
+            if not sock.recv(MAX_BODY_BYTES):
+                return True
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return False
 
 
 def _hang_up(sock: socket.socket) -> None:

@@ -197,9 +197,39 @@ def test_more_requests_at_once_than_threads_are_refused_not_lost(path: Path) -> 
             client.sendall(b"GET / HTTP/1.1\r\n\r\n")
         for _ in clients:
             assert inside.acquire(timeout=10)
-        assert b"503" in exchange(path, b"GET / HTTP/1.1\r\n\r\n")
+        with connect(path) as refused:
+            # The answer comes before the request is sent, and the request can be sent all the same.
+            assert refused.recv(12, socket.MSG_PEEK) == b"HTTP/1.0 503"
+            refused.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            assert b"503" in rest(refused)
         go_on.set()
         assert all(b"200 OK" in rest(client) for client in clients)
+
+
+def test_clients_that_are_refused_and_stay_are_few_and_not_for_long(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "REQUEST_S", 0.3)
+    monkeypatch.setattr(connections, "BACKLOG", 2)
+    inside, go_on = threading.Semaphore(0), threading.Event()
+
+    def slow(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        inside.release()
+        go_on.wait(10)
+        return echo(environ, start_response)
+
+    with unix_server(path, slow), ExitStack() as stack:
+        for _ in range(MAX_CONNECTIONS):
+            client = stack.enter_context(connect(path))
+            client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            assert inside.acquire(timeout=10)
+        refused = [stack.enter_context(connect(path)) for _ in range(3)]
+        assert all(b"503" in rest(client) for client in refused)
+        # The first had to go for the third, the others when their time was up.
+        for client in refused:
+            with pytest.raises((BrokenPipeError, ConnectionResetError)):
+                drip(client)
+        go_on.set()
 
 
 def test_a_client_that_leaves_harms_nobody(
