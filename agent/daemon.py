@@ -61,6 +61,11 @@ JOURNAL_NAME: Final = "journal.db"
 LEARNT_NAME: Final = "learnt.json"
 LOCK_NAME: Final = "sitsd.lock"
 
+NO_CONTROLLER: Final = (
+    "the controller does not run: it is started again; limits are undone, and engines are at their"
+    " start values or under a lease that runs out"
+)
+
 _TICK_S: Final = 0.1
 _MOMENT_S: Final = 1.0
 _QUEUES_S: Final = 0.25
@@ -332,7 +337,22 @@ class Daemon:
         if self._tracing is not None:
             self._tracing.forget_open()
 
+    def _look_inside(self) -> None:
+        """What is wrong with the agent itself."""
+        journal = self._recorder.journal
+        lost = journal.dropped + self._recorder.dropped
+        said = (
+            f"{journal.error}: {lost} rows are lost; nothing can be set by hand, the rest goes on"
+        )
+        self._state.set_problems("journal", [said] if journal.failing else [])
+        if self._supervisor.pid is not None:
+            self._state.set_problems("controller", [])
+            return
+        self._state.set_problems("engines", [])
+        self._state.set_problems("controller", [NO_CONTROLLER])
+
     def _remember(self) -> None:
+        self._look_inside()
         culprits, roles = self._node.culprits(), self._node.roles()
         rows = self._node.rows
         if self._tracing is not None:
@@ -394,6 +414,13 @@ class Daemon:
                     f"{name}: its figures are in doubt: {engine['doubt']}"
                     for name, engine in message["engines"].items()
                     if engine["doubt"]
+                ]
+                problems += [
+                    f"{each['key']}: '{each['socket']}' was removed: what is connected stays so,"
+                    " but nobody can connect anew"
+                    for engine in message["engines"].values()
+                    for each in engine["admin_sockets"]
+                    if each["removed"]
                 ]
                 self._state.set_problems("engines", problems)
             case "decision":

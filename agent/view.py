@@ -200,7 +200,8 @@ class View:
             "findings": [
                 {"name": f.name, "ok": f.ok, "detail": f.detail, "cost": "" if f.ok else f.cost}
                 for f in found
-            ],
+            ]
+            + [self._journal_finding()],
             "limits": {name: getattr(health, name) for name in type(health).__slots__}
             | {"journal_rows": self._journal.dropped},
             "programs": [
@@ -208,6 +209,18 @@ class View:
                 for name, ran in programs.items()
             ],
             "counted_s": counted_s,
+        }
+
+    def _journal_finding(self) -> JsonObject:
+        journal = self._journal
+        return {
+            "name": "journal",
+            "ok": not journal.failing,
+            "detail": journal.error if journal.failing else f"{journal.path} takes what is decided",
+            "cost": "decisions and events are not kept, and nothing can be set by hand; control"
+            " goes on"
+            if journal.failing
+            else "",
         }
 
     def set_mode(self, mode: Mode, reason: str) -> JsonObject:
@@ -274,7 +287,10 @@ class View:
 def _from_status(status: Mapping[str, Any] | None) -> JsonObject:
     if status is None:
         return {
-            "admin": {"state": "none", "detail": "the controller has not said yet"},
+            "admin": {
+                "state": "none",
+                "detail": "the controller does not say: it starts, or does not run",
+            },
             "admin_sockets": [],
             "engine": None,
             "knobs": {},

@@ -69,7 +69,8 @@ class Journal:
     """The journal for writing. Any thread may call it; several processes may write one file.
 
     `dropped` counts rows and updates that could not be written, `error` is the last failure's
-    text or None, `moved_aside` is where a damaged file was put, if one was found.
+    text or None, `failing` whether that was the last time that something was to be written,
+    `moved_aside` is where a damaged file was put, if one was found.
     """
 
     def __init__(self, path: Path, *, max_rows: int = MAX_ROWS) -> None:
@@ -81,6 +82,7 @@ class Journal:
         self.path = path
         self.dropped = 0
         self.error: str | None = None
+        self.failing = False
         self.moved_aside: Path | None = None
         self._max_rows = max_rows
         self._boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -248,7 +250,9 @@ class Journal:
         if self._db is None:
             return None
         try:
-            return self._db.execute(sql, values)
+            done = self._db.execute(sql, values)
+            self.failing = False
+            return done
         except sqlite3.Error as error:
             self._failed(f"could not write journal '{self.path}': {error}")
             if is_damage(error):
@@ -285,7 +289,7 @@ class Journal:
             self._db = None
 
     def _failed(self, text: str) -> None:
-        self.error = text
+        self.error, self.failing = text, True
         # One line for each kind of failure: a full disk would fail sixty times a second.
         if text not in self._logged and len(self._logged) < 16:
             self._logged.add(text)

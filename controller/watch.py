@@ -67,6 +67,7 @@ class EngineWatch:
         self.group_detail = ""
         socket = socket or policy.admin_socket
         self.link = EngineLink(socket, lease_ms) if socket else None
+        self._is_removed = False
         self.core = CoreState()
         self.cpu = CpuMemory()
         self.signals: Signals | None = None
@@ -218,6 +219,8 @@ class EngineWatch:
         """Read what the kernel says of the engine's cgroups; a few times a second is enough."""
         if self._pressure_reader is not None:
             self.group_pressure = self._pressure_reader.read()
+        if self.link is not None:
+            self._is_removed = self.link.client is not None and not self.link.path.exists()
 
     def close(self) -> None:
         """Close what is open."""
@@ -370,6 +373,7 @@ class EngineWatch:
             if lease is None
             else {"owner": lease.owner, "ours": lease.owner == OWNER, "ends_ns": lease.ends_ns},
             "last_ack": link.last_ack,
+            "removed": self._is_removed,
             "by_hand": self.by_hand,
         }
 

@@ -90,6 +90,7 @@ ENGINE: JsonObject = {
             "pending": {},
             "lease": {"owner": "sits", "ours": True, "left_s": 0.4},
             "last_ack": "applied",
+            "removed": False,
             "by_hand": None,
         }
     ],
