@@ -122,11 +122,16 @@ class Rig:
             for name in self.neighbour_names
         ]
 
-    def stop(self, process: subprocess.Popen[bytes], by: signal.Signals = signal.SIGTERM) -> None:
+    def stop(
+        self,
+        process: subprocess.Popen[bytes],
+        by: signal.Signals = signal.SIGTERM,
+        within_s: float = ENDS_WITHIN_S,
+    ) -> None:
         """End a process and wait for it; SIGKILL when it does not end in time."""
         process.send_signal(by)
         try:
-            process.wait(ENDS_WITHIN_S)
+            process.wait(within_s)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -23,7 +23,7 @@ from demo.client import (
     plan_lines,
     read_results,
 )
-from demo.rig import Rig, RigError
+from demo.rig import ENDS_WITHIN_S, Rig, RigError
 from demo.trace import Request
 
 HOST: Final = "127.0.0.1"
@@ -50,6 +50,7 @@ class EngineKind:
     command: Callable[[Place, Sequence[str]], Sequence[str]]
     prompt: PromptText
     ready_within_s: float
+    ends_within_s: float
 
 
 def _reference_command(place: Place, options: Sequence[str]) -> Sequence[str]:
@@ -63,7 +64,7 @@ def _reference_command(place: Place, options: Sequence[str]) -> Sequence[str]:
     ]
 
 
-REFERENCE: Final = EngineKind(_reference_command, REFERENCE_PROMPT, 30.0)
+REFERENCE: Final = EngineKind(_reference_command, REFERENCE_PROMPT, 30.0, ENDS_WITHIN_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +129,10 @@ class Stage:
                 raise RigError(f"the engine does not serve after {self.kind.ready_within_s:g} s")
             time.sleep(0.05)
 
-    def stop_engine(self) -> None:
+    def stop_engine(self, by: signal.Signals = signal.SIGTERM) -> None:
         """Stop it, if it was started, and what processes of it are left."""
         if self._engine is not None:
-            self.rig.stop(self._engine)
+            self.rig.stop(self._engine, by, self.kind.ends_within_s)
             self.rig.groups.end_all("engine")
             self._engine = None
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from controller.engines.contract import ContractError, Knob
 from controller.engines.page import EngineNow, PageWriter
@@ -67,17 +67,16 @@ _ENDED_BY_THEMSELVES: Final = frozenset({"FINISHED_STOPPED", "FINISHED_LENGTH_CA
 _computed_tokens: Final = attrgetter("num_computed_tokens")
 
 
-class _Planned(NamedTuple):
-    """A step that vLLM has planned and not yet taken back. `done` are prompt tokens of it."""
+_Planned = tuple[int, int, int, int, int, int, int, bool]
+"""A step that is planned and not yet taken back: when it began, its tokens, those of prompts, the
+sequences that decode, cached tokens, tokens that will be sampled, prompt tokens that are done with
+it, and whether any are left. Not a class: to make one would cost more than all else at this point.
+"""
 
-    began_ns: int
-    tokens: int
-    prefill_tokens: int
-    decode_seqs: int
-    kv_tokens: int
-    generated: int
-    done: int
-    left: bool
+
+def _sampled(output: Any) -> int:
+    """Tokens in the answer of vLLM's model."""
+    return sum(map(len, getattr(output, "sampled_token_ids", None) or ()))
 
 
 class Hand:
@@ -106,8 +105,8 @@ class Hand:
         self._rules = Rules()
         self._cache = KvCache(scheduler)
         self._cached_tokens = 0
-        self._began_ns = self._computed_ns = self._last_end_ns = 0
-        self._sampled = 0
+        self._began_ns = self._last_end_ns = 0
+        self._speculates = traits.tokens_per_sequence > 1
         self._stuck = StuckWatch()
         self._aside = next((name for name in _SET_ASIDE if hasattr(scheduler, name)), None)
         self._passed = next((name for name in _PASSED_OVER if hasattr(scheduler, name)), None)
@@ -159,7 +158,7 @@ class Hand:
         decodes = len(tokens) - advance.sequences
         self._cached_tokens += total + advance.done - advance.tokens
         self._planned.append(
-            _Planned(
+            (
                 self._began_ns,
                 total,
                 advance.tokens,
@@ -171,41 +170,28 @@ class Hand:
             )
         )
 
-    def computed(self, model_output: Any) -> None:
-        """The step was computed; vLLM is about to take its tokens in."""
-        self._computed_ns = time.monotonic_ns()
-        if self._traits.tokens_per_sequence > 1:
-            sampled = getattr(model_output, "sampled_token_ids", None)
-            self._sampled = sum(map(len, sampled or ()))
-
-    def end_step(self) -> None:
-        """Its tokens are taken in."""
-        self._in_flight = max(0, self._in_flight - 1)
-        planned = self._planned.popleft() if self._planned else None
-        end_ns, step = self._computed_ns, None
-        if planned is not None and planned.tokens:
-            figures = self._figures
-            # from the end of the last: what passes between two steps is lost to users too
-            took_ns = end_ns - (self._last_end_ns or planned.began_ns)
-            if planned.left:
-                self._rate.take(planned.done, took_ns)
-            index = figures[_STEPS] + 1
-            figures[_STEPS] = index
-            speculates = self._traits.tokens_per_sequence > 1
-            figures[_GENERATED] += self._sampled if speculates else planned.generated
-            if index % RECOUNT_STEPS == 0:
-                self._cached_tokens = sum(map(_computed_tokens, self._scheduler.running))
-            step = (
-                index,
-                end_ns,
-                max(0, took_ns),
-                planned.prefill_tokens,
-                planned.decode_seqs,
-                planned.kv_tokens,
+    def end_step(self, output: Any) -> None:
+        """The step is computed and its tokens are taken in."""
+        end_ns, step, figures = time.monotonic_ns(), None, self._figures
+        if self._in_flight:
+            self._in_flight -= 1
+        if self._planned:
+            began_ns, tokens, prefill, decodes, cached, generated, done, left = (
+                self._planned.popleft()
             )
+            if tokens:
+                # from the end of the last: what passes between two steps is lost to users too
+                took_ns = end_ns - (self._last_end_ns or began_ns)
+                if left:
+                    self._rate.take(done, took_ns)
+                index = figures[_STEPS] + 1
+                figures[_STEPS] = index
+                figures[_GENERATED] += _sampled(output) if self._speculates else generated
+                if index % RECOUNT_STEPS == 0:
+                    self._cached_tokens = sum(map(_computed_tokens, self._scheduler.running))
+                step = index, end_ns, took_ns, prefill, decodes, cached
         self.publish(step)
-        busy = self._figures[_RUNNING] or self._figures[_WAITING]
-        self._last_end_ns = end_ns if busy else 0
+        self._last_end_ns = end_ns if figures[_RUNNING] or figures[_WAITING] else 0
 
     def arrived(self, request: Any) -> None:
         """A request comes, and is about to wait."""
@@ -243,21 +229,21 @@ class Hand:
         figures[_ON_TIME] = prompts.waiting_tokens
         if self.turns.active:
             self._show_turns()
-        if self._page is not None:
-            with self._lock:
-                self._write(step)
+        with self._lock:
+            self._write(step)
 
     def give_up(self, reason: str) -> None:
-        """Never touch vLLM again: start values, order of arrival; who asks is told `reason`."""
+        """Never touch vLLM again: start values, no order of ours; who asks is told `reason`."""
         with self._lock:
             self._failure = reason
             self._leases.end()
-            self._show_leases()
             with suppress(Exception):
+                self._figures[_DEFERRED] = self._figures[_LONGEST] = 0
+                self._show_leases()
                 self._write()
+        self.turns.abandon()
         with suppress(Exception):
             self._limits.take(self._leases.values)
-        self._end_turns()
         if self._server is not None:
             self._server.wake()
 

@@ -18,7 +18,8 @@ class KvCache:
 
     def used(self) -> int:
         """Tokens whose place is taken."""
-        return max(0, self._blocks - int(self._free())) * self._size // self._groups
+        used: int = (self._blocks - self._free()) * self._size // self._groups
+        return used
 
     def free_share(self) -> float:
         """Of the blocks, 0 where there are none."""

