@@ -19,6 +19,7 @@ from typing import Any, Final
 import click
 from prometheus_client import CollectorRegistry
 
+from agent.adapters import Adapters
 from agent.advisor import WINDOW_S, Advisor
 from agent.api import MAX_POLICY_BODY_BYTES, admin_app
 from agent.changes import Changes
@@ -47,6 +48,7 @@ from agent.versions import Versions
 from agent.view import View
 from bpf.layout import Event, EventKind
 from bpf.loader import unload
+from controller.adapters.command import undo_all
 from controller.journal import Event as JournalEvent
 from controller.journal import EventRow, Journal, JournalError
 from controller.limits.cgroup import read_hierarchies
@@ -165,6 +167,7 @@ class Daemon:
         # only now, when nothing can refuse the start any more
         self._node.load(self._on_event)
         self._state.set_problems("kernel", self._node.problems)
+        self._adapters = Adapters(policy)
         self._supervisor = Supervisor(
             policy,
             self._node.handles,
@@ -203,6 +206,8 @@ class Daemon:
                     moment_at_s = now_s + _MOMENT_S
                     self._remember()
                 self._node.tick(now_s)
+                self._adapters.tick()
+                self._state.set_adapters(self._adapters.status())
                 self._supervisor.tick()
                 self._change_policy()
                 self._change_mode()
@@ -241,6 +246,7 @@ class Daemon:
         self._admin.stop()
         self._supervisor.stop()
         self._changes.close("the agent stops")
+        self._adapters.stop()
         self._sampler.stop()
         self._judge.settle(at_once=True)
         if self._tracing is not None:
@@ -516,6 +522,7 @@ class Daemon:
         self._versions.ask({engine.name: engine.version_header for engine in policy.engines})
         self._discovery.policy = policy
         self._node.set_policy(policy)
+        self._adapters.set_policy(policy)
         self._supervisor.set_policy(policy, afresh)
         if mode is not None:
             self._supervisor.set_mode(mode, "the policy says so")
@@ -630,7 +637,7 @@ def _only_one(path: Path) -> int:
     help="The policy file.",
 )
 @click.option("--check", is_flag=True, help="Check the policy and end.")
-@click.option("--undo", is_flag=True, help="Undo limits that a dead agent left, and end.")
+@click.option("--undo", is_flag=True, help="Undo what a dead agent left, and end.")
 @click.option("--unload", "unloads", is_flag=True, help="Remove the pinned BPF programs, and end.")
 @click.version_option(package_name="sits")
 def main(policy_path: Path, check: bool, undo: bool, unloads: bool) -> None:
@@ -644,6 +651,8 @@ def main(policy_path: Path, check: bool, undo: bool, unloads: bool) -> None:
             click.echo(f"{policy_path}: good")
         elif undo:
             for line in describe(run_undo(policy.agent.run_dir / UNDO_NAME)):
+                click.echo(line)
+            for line, _ in undo_all(policy.agent.adapters_dir):
                 click.echo(line)
         elif unloads:
             unload(policy.agent.pin_dir)

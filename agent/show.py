@@ -285,6 +285,7 @@ def _engine(item: Json) -> RenderableType:
     facts += [("CPU weight", f"{weight['value']} (base {weight['base']})")] if weight else []
     facts.append(("admin", f"{item['admin']['state']}{also(item['admin']['detail'])}"))
     facts += sockets_of(item)
+    facts += [("adapter", _adapter(item["adapter"]))] if item.get("adapter") else []
     facts += [("model", _model(item["model"]))] if item["model"] else []
     facts += [("plan", _plan(item["plan"]))] if item["plan"] else []
     facts.append(("totals", ", ".join(f"{name} {count}" for name, count in totals.items())))
@@ -296,6 +297,13 @@ def _engine(item: Json) -> RenderableType:
     facts += [("cgroup", item["cgroup"])] if item["cgroup"] else []
     title = Text.assemble((item["name"], "bold"), f"  {', '.join(head)}{also(item['detail'])}")
     return Group(title, facts_of(facts))
+
+
+def _adapter(adapter: Json) -> str:
+    parts = [adapter["kind"], adapter["state"]]
+    parts += [f"pid {adapter['pid']}"] if adapter["pid"] is not None else []
+    parts += [f"{adapter['restarts']} restarts"] if adapter["restarts"] else []
+    return f"{', '.join(parts)}{also(adapter['detail'])}"
 
 
 def _latency(quantiles: Json, slo_ms: float | None) -> Text:

@@ -34,6 +34,7 @@ class State:
         self.lock = threading.RLock()
         self.started_s = time.monotonic()
         self._surroundings = Surroundings()
+        self._adapters: Mapping[str, Mapping[str, Any]] = {}
         self._status: Mapping[str, Any] | None = None
         self._status_s = 0.0
         self._histories: defaultdict[str, History] = defaultdict(History)
@@ -64,6 +65,24 @@ class State:
         """Take what discovery found."""
         with self.lock:
             self._surroundings = surroundings
+
+    def set_adapters(self, adapters: Mapping[str, Mapping[str, Any]]) -> None:
+        """How the adapters stand, by engine; those that do not serve are a problem."""
+        with self.lock:
+            self._adapters = adapters
+        self.set_problems(
+            "adapters",
+            [
+                f"{name}: its {each['kind']} adapter is {each['state']}: {each['detail']}"
+                for name, each in adapters.items()
+                if each["state"] in {"down", "unreachable"}
+            ],
+        )
+
+    def adapter(self, engine: str) -> Mapping[str, Any] | None:
+        """How the engine's adapter stands, None if it has none."""
+        with self.lock:
+            return self._adapters.get(engine)
 
     def found(self, engine: str) -> Found:
         """Where an engine is."""

@@ -249,6 +249,7 @@ class View:
                 "attainment": engine.slo.attainment,
             },
             **_from_status(status),
+            "adapter": state.adapter(engine.name),
             "running": now["running"] if now is not None else None,
             "waiting": now["waiting"] if now is not None else None,
             "deferred": now["deferred"] if now is not None else None,

@@ -240,16 +240,21 @@ class Bridge:
         self._left_alone_until_ns = time.monotonic_ns() + LEFT_ALONE_NS
         ours = [name for name in foreign(self._record.values, self._start) if name not in others]
         target = dict(found) | {name: self._start[name] for name in ours}
-        with self._lock:
-            self._leases.yield_to(why, target)
-            self._publish()
-        self._on_knobs()
+        self._are_his(why, found)
         # what is his is not ours to undo any more
         start = {name: value for name, value in self._start.items() if name not in others}
         with _told():
             self._undo.save(replace(self._record, start=start, wanted=start))
         put(self._driver, target)
         self._is_in_force(target, ours=False)
+        self._are_his(why, target)
+
+    def _are_his(self, why: str, values: Mapping[str, float]) -> None:
+        """Nobody has a lease; `values` are in force."""
+        with self._lock:
+            self._leases.yield_to(why, values)
+            self._publish()
+        self._on_knobs()
 
     def _show(self) -> None:
         """Ask the engine for its figures and show them."""

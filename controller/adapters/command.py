@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -104,13 +104,16 @@ def main(
     sys.exit(0 if done else 1)
 
 
-def undo_all(directory: Path) -> Iterator[tuple[str, bool]]:
+def undo_all(directory: Path, but: Collection[str] = ()) -> Iterator[tuple[str, bool]]:
     """Write back what the undo files in `directory` name: what became of each, and if it is done.
 
+    Files of engines in `but` are left: an adapter will see to them.
     An adapter that still runs after `LOCK_WAIT_S` has its file, and nothing is done about it.
     """
     for path in sorted(directory.glob(f"*{UNDO_SUFFIX}")):
         name = path.name.removesuffix(UNDO_SUFFIX)
+        if name in but:
+            continue
         try:
             with closing(_held(path)) as file:
                 said = undo_left(file)

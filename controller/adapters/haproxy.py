@@ -278,10 +278,12 @@ class HaproxyDriver:
     def _stat(self, ask: "_Ask") -> Backend:
         """Types 2 and 4 of `show stat`: the backend and its servers."""
         said = ask(f"show stat {self._backend} 6 -1")
+        what = self._backend + (f"/{self._server}" if self._server else "")
+        if said.startswith("No such proxy"):
+            raise AdapterError(f"HAProxy has no backend '{what}'")
         backend = parse_stat(said, self._server)
         if not backend.servers:
-            what = self._backend + (f"/{self._server}" if self._server else "")
-            raise AdapterError(f"HAProxy has no backend or server '{what}': {said.strip():.80}")
+            raise AdapterError(f"HAProxy has no server '{what}'")
         return backend
 
     def _get(self, ask: "_Ask", variable: str) -> int | None:
@@ -358,6 +360,6 @@ def _process(info: Mapping[str, str]) -> str:
 
 
 def _whole(name: str, value: float, least: int, most: int) -> int:
-    if value != int(value) or not least <= value <= most:
+    if not float(value).is_integer() or not least <= value <= most:
         raise AdapterError(f"{name} must be a whole number from {least} to {most}, not {value:g}")
     return int(value)

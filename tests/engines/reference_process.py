@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 COMMAND = (sys.executable, "-c", "from controller.reference.server import main; main()")
 STOP_S = 10
@@ -68,10 +68,17 @@ class Answer:
         return [json.loads(event[6:]) for event in events]
 
 
+class Listens(Protocol):
+    """Whatever serves at a port of this machine."""
+
+    @property
+    def port(self) -> int: ...
+
+
 class Client:
     """One HTTP connection that shows the chunks as they were framed."""
 
-    def __init__(self, engine: Running) -> None:
+    def __init__(self, engine: Listens) -> None:
         self.sock = socket.create_connection(("127.0.0.1", engine.port), timeout=30)
         self._file = self.sock.makefile("rb")
 

@@ -1,0 +1,198 @@
+"""Starts, watches and ends the adapters that the policy names: one process for each engine.
+
+An adapter ends when its standard input does, so none outlives the agent, however that ends; it
+gives the engine its start values back then. One that was killed is started again, and does that
+first.
+"""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from controller.adapters.command import UNDO_SUFFIX, undo_all
+from controller.policy_model import Adapter, Policy
+
+FIRST_BACKOFF_S: Final = 0.1
+"""The first restart comes soon: it brings the start values back."""
+
+LAST_BACKOFF_S: Final = 30.0
+SETTLED_S: Final = 60.0
+"""An adapter that ran this long starts its backoff anew."""
+
+STOP_TIMEOUT_S: Final = 3.0
+MOST_BYTES: Final = 65536
+"""Of what an adapter says at once."""
+
+_PACKAGES: Final = Path(__file__).parents[1]
+_LOG: Final = logging.getLogger("sits.adapters")
+
+
+@dataclass(slots=True, eq=False)
+class _Process:
+    """One engine's adapter; `process` is None between two runs."""
+
+    name: str
+    adapter: Adapter
+    state: str = "starting"
+    detail: str = ""
+    restarts: int = -1
+    process: "subprocess.Popen[bytes] | None" = None
+    said: bytes = b""
+    started_s: float = 0.0
+    start_at_s: float = 0.0
+    backoff_s: float = FIRST_BACKOFF_S
+    kill_at_s: float | None = field(default=None)
+    """When it is to be killed, once it was asked to end."""
+
+
+class Adapters:
+    """The adapters of the policy in force; for the main thread."""
+
+    def __init__(self, policy: Policy) -> None:
+        """Bring engines back that an adapter was ended on, and that have none any more."""
+        self._dir = policy.agent.adapters_dir
+        self._processes: dict[str, _Process] = {}
+        self._ending: list[_Process] = []
+        self.set_policy(policy)
+        for line, _ in undo_all(self._dir, but=self._processes):
+            _LOG.warning("%s", line)
+
+    def set_policy(self, policy: Policy) -> None:
+        """Start and end what the policy adds and removes, at the next `tick`."""
+        wanted = {each.name: each.adapter for each in policy.engines if each.adapter.kind}
+        for name in [name for name in self._processes if name not in wanted]:
+            self._ending.append(self._processes.pop(name))
+        for name, adapter in wanted.items():
+            if name not in self._processes:
+                self._processes[name] = _Process(name, adapter)
+
+    def tick(self) -> None:
+        """Start what does not run and is due, hear what they say, find out what died."""
+        now_s = time.monotonic()
+        for each in self._processes.values():
+            if each.process is None and now_s >= each.start_at_s:
+                self._start(each)
+            elif each.process is not None:
+                code = each.process.poll()
+                self._hear(each)
+                if code is not None:
+                    self._died(each, code)
+        self._ending = [each for each in self._ending if not self._ended(each, now_s)]
+
+    def status(self) -> Mapping[str, Mapping[str, Any]]:
+        """How each adapter stands, by the name of its engine."""
+        return {
+            each.name: {
+                "kind": each.adapter.kind,
+                "state": each.state,
+                "detail": each.detail,
+                "pid": each.process.pid if each.process is not None else None,
+                "restarts": max(0, each.restarts),
+            }
+            for each in self._processes.values()
+        }
+
+    def stop(self) -> None:
+        """End all of them; what one that had to be killed left behind is undone."""
+        self._ending += self._processes.values()
+        self._processes = {}
+        killed = False
+        ends_s = time.monotonic() + STOP_TIMEOUT_S
+        for each in self._ending:
+            self._end(each)
+        for each in self._ending:
+            if each.process is None:
+                continue
+            try:
+                each.process.wait(max(0, ends_s - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                each.process.kill()
+                each.process.wait()
+                killed = True
+            self._close(each)
+        self._ending = []
+        for line, _ in undo_all(self._dir) if killed else ():
+            _LOG.warning("%s", line)
+
+    def _start(self, each: _Process) -> None:
+        adapter, place = each.adapter, self._dir / each.name
+        options = [
+            f"--admin-socket={place}.sock",
+            f"--page={place}.page",
+            f"--undo-file={place}{UNDO_SUFFIX}",
+            *(f"--{key.replace('_', '-')}={value}" for key, value in adapter.settings().items()),
+        ]
+        command = [sys.executable, "-m", "controller.adapters.command", str(adapter.kind)]
+        try:
+            self._dir.mkdir(parents=True, exist_ok=True)
+            each.process = subprocess.Popen(
+                [*command, "--supervised", *options],
+                cwd=_PACKAGES,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+        except OSError as error:
+            self._wait(each, f"could not be started: {error}")
+            return
+        assert each.process.stdout is not None
+        os.set_blocking(each.process.stdout.fileno(), False)
+        each.started_s, each.said = time.monotonic(), b""
+        each.restarts += 1
+
+    def _hear(self, each: _Process) -> None:
+        assert each.process is not None
+        assert each.process.stdout is not None
+        with suppress(BlockingIOError):
+            each.said += os.read(each.process.stdout.fileno(), MOST_BYTES)
+        *lines, each.said = each.said.split(b"\n")
+        for line in lines:
+            said = json.loads(line)
+            if (said["state"], said["detail"]) != (each.state, each.detail):
+                _LOG.info("adapter of %s %s: %s", each.name, said["state"], said["detail"])
+            each.state, each.detail = said["state"], said["detail"]
+
+    def _died(self, each: _Process, code: int) -> None:
+        self._close(each)
+        if time.monotonic() - each.started_s > SETTLED_S:
+            each.backoff_s = FIRST_BACKOFF_S
+        self._wait(each, f"ended with {f'signal {-code}' if code < 0 else f'exit status {code}'}")
+
+    def _wait(self, each: _Process, why: str) -> None:
+        each.state, each.detail = "down", why
+        each.start_at_s = time.monotonic() + each.backoff_s
+        _LOG.warning("adapter of %s %s, starting again", each.name, why)
+        each.backoff_s = min(LAST_BACKOFF_S, 3 * each.backoff_s)
+
+    def _ended(self, each: _Process, now_s: float) -> bool:
+        """Whether one that was asked to end has; it is killed when that takes too long."""
+        if each.process is None:
+            return True
+        if each.kill_at_s is None:
+            self._end(each)
+            each.kill_at_s = now_s + STOP_TIMEOUT_S
+        if each.process.poll() is None:
+            if now_s >= each.kill_at_s:
+                each.process.kill()
+            return False
+        self._close(each)
+        for line, _ in undo_all(self._dir, but=self._processes):
+            _LOG.warning("%s", line)
+        return True
+
+    def _end(self, each: _Process) -> None:
+        if each.process is not None and each.process.stdin is not None:
+            each.process.stdin.close()
+
+    def _close(self, each: _Process) -> None:
+        self._end(each)
+        if each.process is not None and each.process.stdout is not None:
+            each.process.stdout.close()
+        each.process = None
