@@ -91,8 +91,10 @@ def _socket_of(engine: str, socket_path: Path | None) -> Path:
             names = ", ".join(sorted(engines)) or "none"
             fail(f"no engine {engine!r} in the agent's policy; there is {names}", USAGE)
         found = engines[engine].get("admin_socket")
+        if "kind" in engines[engine].get("adapter", {}):
+            found = str(Path(answer["agent"]["run_dir"]) / "adapters" / f"{engine}.sock")
     if not isinstance(found, str):
-        fail(f"engine {engine!r} has no admin_socket in the agent's policy", USAGE)
+        fail(f"engine {engine!r} has neither admin_socket nor adapter in the policy", USAGE)
     return Path(found)
 
 
