@@ -99,7 +99,7 @@ def test_an_engine_is_found_by_its_name_in_the_agent_s_policy(engine: Path, tmp_
     assert (found.exit_code, f"at {engine}" in found.stdout.replace("\n", "")) == (0, True)
     assert unknown.exit_code == mute.exit_code == 2
     assert "no engine 'talk' in the agent's policy; there is chat, mute" in unknown.stderr
-    assert "engine 'mute' has no admin_socket" in mute.stderr
+    assert "engine 'mute' has neither admin_socket nor adapter" in mute.stderr
     assert sitsctl("chat", SITS_SOCKET=str(tmp_path / "none")).exit_code == 3
 
 
