@@ -11,10 +11,10 @@ from typing import Final
 
 from controller.engines.contract import Knob
 from controller.guards import CUT_BAND, DEAD_BAND, rest_ns
-from controller.step_model import StepModel
+from controller.laws import MARGIN, noise_margin
+from controller.step_model import TRUST_STEPS, StepModel
 from controller.window import (
     BatchTime,
-    Window,
     allowed_window_ms,
     batch_window,
     needed_window_ms,
@@ -31,6 +31,9 @@ law plans for less, so that what it sets does not fail at once."""
 
 FIRM_NS: Final = 3_000_000_000
 """The window in force has to fail for so long."""
+
+KNOWN_ERROR: Final = 0.5
+"""Mean relative error of a model up to which it says something of a batch."""
 
 EVERY_NS: Final = 1_000_000_000
 """How often a window that costs nothing to change follows the load."""
@@ -66,10 +69,17 @@ def choose_window(
 
     Nothing is changed while the time of a batch is not known, or nothing arrives.
     """
-    if not model.trusted or demand.arrival_rps <= 0:
+    if not is_known(model) or demand.arrival_rps <= 0:
         return WindowMemory(memory.changed_ns), None
     batch, current = batch_time(model), held.get(knob.name, knob.start)
-    wanted = min(max(float(law(batch, demand).ms), math.ceil(knob.minimum)), knob.maximum)
+    law = batch_window(
+        batch,
+        demand.arrival_rps,
+        demand.latency_slo_ms,
+        noise_margin(MARGIN, model.error),
+        demand.largest_batch,
+    )
+    wanted = min(max(float(law.ms), math.ceil(knob.minimum)), knob.maximum)
     band = DEAD_BAND if wanted > current else CUT_BAND
     needless = wanted > current >= needed_window_ms(batch, demand.arrival_rps)
     if needless or abs(wanted - current) <= max(1.0, band * current):
@@ -92,11 +102,13 @@ def batch_time(model: StepModel) -> BatchTime:
     return BatchTime(model.base_ms, model.prefill_ms)
 
 
-def law(batch: BatchTime, demand: Demand) -> Window:
-    """What the window should be if it cost nothing to change."""
-    return batch_window(
-        batch, demand.arrival_rps, demand.latency_slo_ms, largest_batch=demand.largest_batch
-    )
+def is_known(model: StepModel) -> bool:
+    """Whether the model says enough of a batch for its window.
+
+    That is less than it takes to fill a step up to the gap SLO: a batch's time is a part of what a
+    request waits, and the plan leaves room for the model's error.
+    """
+    return model.steps >= TRUST_STEPS and model.error <= KNOWN_ERROR and model.prefill_ms > 0
 
 
 def _fails(batch: BatchTime, current: float, wanted: float, demand: Demand) -> bool:

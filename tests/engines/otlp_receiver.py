@@ -121,11 +121,11 @@ class Receiver:
         return found
 
 
-def eventually(condition: Callable[[], T]) -> T:
+def eventually(condition: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
     """What `condition` returns once that is true; fails when it stays false."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + patience_s
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"still {value!r} after {PATIENCE_S:g} s"
+        assert time.monotonic() < deadline, f"still {value!r} after {patience_s:g} s"
         time.sleep(0.02)
     return value
 

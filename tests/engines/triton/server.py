@@ -21,6 +21,9 @@ MODELS: Final = Path(__file__).with_name("models")
 CODE: Final = MODELS / "batcher" / "1"
 """Both models run the same code."""
 
+START_MS: Final = 2.5
+"""The window of `batcher`."""
+
 READY_S: Final = 60.0
 STOP_S: Final = 10.0
 
@@ -120,9 +123,11 @@ class Server:
 
 
 @contextmanager
-def triton_server(directory: Path, *options: str) -> Iterator[Server]:
+def triton_server(directory: Path, *options: str, window_ms: float = START_MS) -> Iterator[Server]:
     """A server with copies of the models below `directory`; nothing of it is left at the end."""
     shutil.copytree(MODELS, directory / "models")
+    config = directory / "models" / "batcher" / "config.pbtxt"
+    config.write_text(config.read_text().replace(_delay(START_MS), _delay(window_ms)))
     shutil.copytree(CODE, directory / "models" / "lanes" / "1")
     # the server adds the port to the socket's name
     address = f"unix:{directory / 'grpc'}:1"
@@ -194,3 +199,7 @@ def ask(connection: http.client.HTTPConnection, model: str) -> float:
 def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         return int(sock.getsockname()[1])
+
+
+def _delay(window_ms: float) -> str:
+    return f"max_queue_delay_microseconds: {round(window_ms * 1000)}"

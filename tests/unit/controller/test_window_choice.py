@@ -100,6 +100,26 @@ def test_nothing_is_changed_before_the_time_of_a_batch_is_known() -> None:
         assert wanted is None
 
 
+def test_a_model_that_misses_by_more_than_half_changes_nothing() -> None:
+    uncertain = replace(MODEL, error=0.6)
+    late = replace(CALM, now_ns=100 * FIRM_NS)
+    _, wanted = choose_window(knob(150), {}, WindowMemory(None, 0), uncertain, late)
+    assert wanted is None
+
+
+def test_uneven_batches_leave_more_of_the_slo_unused() -> None:
+    # so many arrive that no window keeps up: the longest that the SLO allows is wanted
+    swamped = replace(CALM, now_ns=100 * FIRM_NS, arrival_rps=600, latency_slo_ms=400, pressed=True)
+
+    def wanted_ms(error: float) -> float:
+        model = replace(MODEL, error=error)
+        _, wanted = choose_window(knob(5), {}, WindowMemory(None, 0), model, swamped)
+        assert wanted is not None
+        return wanted
+
+    assert wanted_ms(0.4) < wanted_ms(0.0)
+
+
 @given(
     st.lists(st.tuples(st.floats(0.1, 600), st.floats(20, 2000), st.booleans()), max_size=200),
     st.integers(0, 2 * 10**9),

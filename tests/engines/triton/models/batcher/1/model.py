@@ -1,4 +1,4 @@
-"""A model that really computes: a fixed part for each batch, and a part for each item in it.
+"""A model that really computes: a fixed part for each batch, and half as much for each item.
 
 It answers each item with the size of the batch it came in, and a number that only the computation
 gives.
@@ -30,7 +30,7 @@ class TritonPythonModel:
         state = self.weights
         for _ in range(self.rounds):
             state = np.tanh(state @ self.weights)
-        sums = [float(np.tanh(item.mean() + state).sum()) for item in items]
+        sums = [self._answer(state + item.mean()) for item in items]
         answers, at = [], 0
         for each in taken:
             rows = [[len(items), total] for total in sums[at : at + len(each)]]
@@ -38,3 +38,8 @@ class TritonPythonModel:
             tensor = triton.Tensor("OUT", np.array(rows, np.float32))
             answers.append(triton.InferenceResponse([tensor]))
         return answers
+
+    def _answer(self, state: Any) -> float:
+        for _ in range(self.rounds // 2):
+            state = np.tanh(state @ self.weights)
+        return float(state.sum())
