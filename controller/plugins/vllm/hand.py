@@ -153,7 +153,10 @@ class Hand:
         prompts, tokens = self.prompts, output.num_scheduled_tokens
         total = output.total_num_scheduled_tokens
         if prompts.waiting:
-            self._look_who_began(output)
+            if output.scheduled_new_reqs or prompts.returned:
+                self._look_who_began(tokens)
+            elif self._held:
+                self._look_for_a_standstill()
         advance = prompts.advance(tokens)
         decodes = len(tokens) - advance.sequences
         self._cached_tokens += total + advance.done - advance.tokens
@@ -330,6 +333,8 @@ class Hand:
             if self._leases.version != self._seen_version:
                 self._show_leases()
                 self._write()
+        if not self._held:
+            self._stuck.admitted()
         self._held = lease is not None
         self._touched |= self._held
         self._limits.take(values)
@@ -376,15 +381,17 @@ class Hand:
         if any(each.request_id not in begun for each in running[-len(begun) :]):
             running.sort(key=lambda each: each.request_id in begun)
 
-    def _look_who_began(self, output: Any) -> None:
-        """Those that waited and have tokens in this step; and if there are none, whether ever."""
-        prompts, tokens = self.prompts, output.num_scheduled_tokens
-        began = prompts.waiting.keys() & tokens.keys()
+    def _look_who_began(self, tokens: Mapping[str, int]) -> None:
+        """Those that waited and have tokens in this step."""
+        began = self.prompts.waiting.keys() & tokens.keys()
         for key in began:
-            prompts.begin(key, self._scheduler.requests[key])
-        if began or not self._held:
+            self.prompts.begin(key, self._scheduler.requests[key])
+        if began:
             self._stuck.admitted()
-        elif self._stuck.look(self._began_ns, self._sight()):
+
+    def _look_for_a_standstill(self) -> None:
+        """Nobody was admitted: whether anybody ever will be, under the cap that we set."""
+        if self._stuck.look(self._began_ns, self._sight()):
             log.warning("sits: vLLM admits nobody below its cap; every knob goes back to its start")
             with self._lock:
                 self._leases.end()

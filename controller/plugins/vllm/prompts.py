@@ -41,12 +41,14 @@ NOTHING = Advance(0, 0, 0, 0)
 class Prompts:
     """The accounts. A step costs O(prompts begun), and O(1) when there are none.
 
-    `waiting_tokens` are of those that wait, `begun_tokens` of those begun.
+    `waiting_tokens` are of those that wait, `begun_tokens` of those begun. `returned` wait for the
+    second time, after they were preempted.
     """
 
     def __init__(self) -> None:
         self.waiting: OrderedDict[str, Waiting] = OrderedDict()
         self.begun: dict[str, _Begun] = {}
+        self.returned: set[str] = set()
         self.waiting_tokens = 0
         self.begun_tokens = 0
 
@@ -65,9 +67,11 @@ class Prompts:
         """A request that ran was preempted and waits again, before the others."""
         self.arrive(key, arrival_ns, tokens)
         self.waiting.move_to_end(key, last=False)
+        self.returned.add(key)
 
     def begin(self, key: str, request: Any) -> None:
         """It is admitted and waits no more."""
+        self.returned.discard(key)
         waited = self.waiting.pop(key, None)
         if waited is not None:
             self.waiting_tokens -= waited.tokens
@@ -76,6 +80,7 @@ class Prompts:
 
     def leave(self, key: str) -> None:
         """It ended, or was taken back; nothing if its prompt was done already."""
+        self.returned.discard(key)
         waited = self.waiting.pop(key, None)
         if waited is not None:
             self.waiting_tokens -= waited.tokens
