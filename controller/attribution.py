@@ -133,7 +133,7 @@ def _cause(signals: Signals, gap_slo_ns: float, neighbour_pressure: float) -> Ca
         return on_the_way
     # a step that took many times what its batch takes was disturbed by what can't be seen from here
     long_step = signals.longest_computed_ns > LONG_STEP_SHARE * gap_slo_ns
-    if kernel.gaps_over and (long_step or signals.engine is None):
+    if kernel.gaps_over and (long_step or signals.engine is None or not signals.engine.steps):
         return Cause.BATCH
     if kernel.ttft_over and signals.engine is not None and signals.engine.waiting:
         return Cause.QUEUE

@@ -94,7 +94,7 @@ def decide_batch(
     throughput and cure nothing. Streams that are late on the way stop nobody, and the step model
     does not see them: by it alone the others keep their point.
     """
-    engine, memory = signals.engine, _offered(view, memory)
+    engine, memory = signals.engine, offered(view, memory)
     if engine is None or cause in STOPS or (cause in ON_THE_WAY and not model.trusted):
         return memory, None
     steps = max(0, engine.steps - memory.changed_at_step)
@@ -113,13 +113,24 @@ def decide_batch(
     point |= relegation
     memory, window = _window(view, memory, signals, engine, model)
     point |= window
+    changed_at = engine.steps if retuned else memory.changed_at_step
+    reason = _window_reason(view, signals, model) if window else ""
+    reason = reason or _reason(view, model, engine, cause)
+    return proposed(view, memory, point, replace(memory, changed_at_step=changed_at), reason)
+
+
+def proposed(
+    view: BatchView,
+    memory: BatchMemory,
+    point: Mapping[str, float],
+    changed: BatchMemory,
+    reason: str,
+) -> tuple[BatchMemory, Proposal | None]:
+    """What it takes to go from the point held to `point`; `changed` is kept if anything does."""
     held = {name: value for name, value in point.items() if value != view.knobs[name].start}
     if held == memory.point:
         return memory, None
-    changed_at = engine.steps if retuned else memory.changed_at_step
-    changed = replace(memory, point=held, changed_at_step=changed_at)
-    reason = _window_reason(view, signals, model) if window else ""
-    reason = reason or _reason(view, model, engine, cause)
+    changed = replace(changed, point=held)
     # what was held before is named too: it goes back to its start value
     point = {name: value for name, value in point.items() if name in held or name in memory.point}
     old = {name: memory.point.get(name, view.knobs[name].start) for name in point}
@@ -129,7 +140,7 @@ def decide_batch(
     return changed, Proposal((SetKnobs(point, old),), reason)
 
 
-def _offered(view: BatchView, memory: BatchMemory) -> BatchMemory:
+def offered(view: BatchView, memory: BatchMemory) -> BatchMemory:
     """What is held, as far as the engine offers it: another `hello` may allow less."""
     inside = {
         name: min(max(value, view.knobs[name].minimum), view.knobs[name].maximum)

@@ -16,6 +16,8 @@ from controller.admission import is_pressed
 from controller.attribution import OUTSIDE, Cause
 from controller.batching import RUNNING, BatchMemory, BatchView, decide_batch
 from controller.engines.page import Step
+from controller.gate import Gate, decide_gate, is_gate
+from controller.gate import after as gate_after
 from controller.laws import KV_WATERMARK, capacity_rps, queued_cap
 from controller.load import Load, after
 from controller.rollback import Trial, judge
@@ -49,6 +51,7 @@ class CoreState:
     trial: Trial = field(default_factory=Trial)
     load: Load = field(default_factory=Load)
     most_queued: float = math.inf
+    gate: Gate = field(default_factory=Gate)
     slow_ns: int | None = None
     totals: Counters = field(default_factory=Counters)
     idle_ns: int | None = None
@@ -91,6 +94,9 @@ def decide(
             return state, proposal
     if signals.now_ns < state.trial.paused_until_ns:
         return state, None
+    if is_gate(view, signals.engine):
+        batch, proposal = decide_gate(view, state.batch, signals, state.gate, cause)
+        return replace(state, batch=batch), proposal
     batch, proposal = decide_batch(
         view,
         state.batch,
@@ -126,11 +132,17 @@ def _slowly(
         pressed = _is_pressed(view, state, signals, passed)
         trimmed = trim(trimmed, passed.gaps_over, passed.gaps, of_gaps, passed_s, pressed)
         trial = judge(trial, passed, passed_s, bool(state.batch.point), signals.now_ns)
+    gate = state.gate
+    if is_gate(view, signals.engine):
+        gate = gate_after(
+            gate, view, state.batch, signals, passed, passed_s, attainment, state.disturbed
+        )
     load = after(state.load, signals.engine, passed_s) if signals.engine is not None else Load()
     state = replace(
         state,
         trim=trimmed,
         trial=trial,
+        gate=gate,
         load=load,
         most_queued=_most_queued(
             view,

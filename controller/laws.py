@@ -101,6 +101,17 @@ def capacity_rps(
     return 1e3 * running / (mean_answer * (model.base_ms + per_seq_ms * running))
 
 
+def served_rps(finished_per_s: float, running: float, most_running: float) -> float:
+    """Requests a second with `most_running` at once, from those that finish while `running` are.
+
+    Little's law (Little 1961, "A proof for the queuing formula: L = λW"): each is served for
+    W = running / finished_per_s, so n at once leave at n / W. Exact where `running` is
+    `most_running`; with fewer an upper bound, since a request takes longer in a larger batch.
+    Infinity while nothing runs.
+    """
+    return finished_per_s * most_running / running if running > 0 else math.inf
+
+
 def queued_cap(
     capacity_rps: float, arrival_rps: float, ttft_slo_ms: float, max_deferral_ms: float
 ) -> float:

@@ -94,7 +94,8 @@ class Progress:
     ) -> tuple[int, ...]:
         """What has come of the work so far, nothing when there is no work."""
         if engine is not None and (engine.running or engine.waiting):
-            return (engine.steps,)
+            # what counts no steps may be a proxy: what computes, and its CPU time, are elsewhere
+            return (engine.steps,) if engine.steps else ()
         ended = counters.ends_complete + counters.ends_early
         # what waits to be sent is not the engine's work any more
         blocked = max(0, counters.blocked_begun - counters.blocked_ended)

@@ -20,8 +20,8 @@ SLO = Slo(ttft_ms=1000, gap_ms=100)
 PRESSURE = 0.1
 LONG_STEP = 80 * MS
 SHORT_STEP = 20 * MS
-QUEUE = EngineNow(waiting=3, running=8)
-RUNNING = EngineNow(running=8)
+QUEUE = EngineNow(steps=500, waiting=3, running=8)
+RUNNING = EngineNow(steps=500, running=8)
 BUSY = {"run_ns": 400 * MS, "chunks": 50}
 NEIGHBOURS = {"run_ns": 300 * MS, "wait_ns": 100 * MS, "wait_other_ns": 100 * MS}
 
@@ -194,6 +194,10 @@ SITUATIONS: dict[str, tuple[dict[str, Any], Cause]] = {
         Cause.UNKNOWN,
     ),
     "gaps are late and the engine shows nothing of itself": ({**BUSY, "gaps_over": 1}, Cause.BATCH),
+    "gaps are late and the engine counts no steps": (
+        {**BUSY, "gaps_over": 1, "engine": EngineNow(running=8)},
+        Cause.BATCH,
+    ),
     "gaps are late though steps are short": (
         {**BUSY, "gaps_over": 1, "engine": RUNNING, "longest_step_ns": SHORT_STEP},
         Cause.UNKNOWN,

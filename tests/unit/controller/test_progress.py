@@ -98,6 +98,10 @@ def test_an_engine_without_work_is_not_stopped() -> None:
     assert Engine(None).run(3 * SECOND) is None
 
 
+def test_a_proxy_that_waits_for_its_engine_is_not_stopped() -> None:
+    assert Engine(EngineNow(running=2, waiting=3)).run(3 * SECOND) is None
+
+
 def test_an_engine_whose_cpu_time_is_not_known_is_never_called_stopped() -> None:
     engine = Engine()
     engine.used_ns = None
