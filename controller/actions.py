@@ -59,21 +59,23 @@ class Proposal:
     reason: str
 
 
-def changes_of(proposal: Proposal, engine: str) -> list[Change]:
-    """What a proposal about `engine` changes, as the journal has it."""
-    return [change for action in proposal.actions for change in _changes(action, engine)]
+def changes_of(proposal: Proposal, engine: str, rank: str = "") -> list[Change]:
+    """What a proposal about `engine` changes, as the journal has it; `rank` is whose knobs."""
+    return [change for action in proposal.actions for change in _changes(action, engine, rank)]
 
 
-def _changes(action: Action, engine: str) -> list[Change]:
+def _changes(action: Action, engine: str, rank: str) -> list[Change]:
     match action:
         case SetKnobs(values=values, old=old):
             return [
-                Change("knob", engine, name, old.get(name), value)
+                Change("knob", rank or engine, name, old.get(name), value)
                 for name, value in values.items()
                 if old.get(name) != value
             ]
         case ReleaseKnobs(old=old):
-            return [Change("knob", engine, name, value, "start") for name, value in old.items()]
+            return [
+                Change("knob", rank or engine, name, value, "start") for name, value in old.items()
+            ]
         case SetWeight(weight=weight, old=before):
             return [Change("limit", engine, "cpu_weight", before, weight)]
         case SetQuota(target=target, cores=cores, old=was):

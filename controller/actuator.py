@@ -136,7 +136,7 @@ class Actuator:
                 "engine": watch.policy.name,
                 "mode": mode,
                 "cause": str(cause),
-                "action": [change.as_dict() for change in changes_of(proposal, watch.policy.name)],
+                "action": _changes(watch, proposal),
                 "signals": signals,
                 "reason": proposal.reason,
                 "ack": "shadow" if mode == "shadow" else "pending",
@@ -173,7 +173,7 @@ class Actuator:
                 "engine": watch.policy.name,
                 "mode": mode,
                 "cause": OPERATOR,
-                "action": [change.as_dict() for change in changes_of(proposal, watch.key)],
+                "action": _changes(watch, proposal),
                 "signals": {},
                 "reason": reason,
                 "ack": "pending",
@@ -373,3 +373,8 @@ class Actuator:
         self._channel.send(
             {"type": "ack", "tag": tag, "ack": ack, "ack_us": ack_ns // 1000, "detail": detail}
         )
+
+
+def _changes(watch: EngineWatch, proposal: Proposal) -> list[dict[str, Any]]:
+    changes = changes_of(proposal, watch.policy.name, watch.key)
+    return [change.as_dict() for change in changes]

@@ -26,6 +26,8 @@ from controller.limits.cgroup import CgroupError
 from controller.limits.cpu import read_throttling
 from controller.policy import policy_from_json
 from controller.policy_model import Engine, Mode, Policy
+from controller.rank_watches import RankWatches
+from controller.ranks import merged
 from controller.recording import Inputs, Recordings, decide_batch_of, decide_cpu_of
 from controller.rollback import Trial
 from controller.signals import Signals
@@ -104,6 +106,7 @@ class Loop:
         self._clock = clock
         self._hands = Hands(channel, actuator)
         self._engines: dict[str, EngineWatch] = {}
+        self._ranks = RankWatches()
         self._neighbours: dict[str, _Neighbour] = {}
         self._rows: set[int] = set()
         self._edge_ns: int | None = None
@@ -163,7 +166,7 @@ class Loop:
             key.data()
         now_ns = self._clock()
         self._take_answers(now_ns)
-        self._hands.tick(self._engines, now_ns)
+        self._hands.tick(self._by_key(), now_ns)
 
     def tick(self, now_ns: int) -> None:
         """One round: collect, decide, actuate, and what is due beside that."""
@@ -191,10 +194,11 @@ class Loop:
         if now_ns - self._limits_ns >= LIMITS_EVERY_NS:
             self._limits_ns = now_ns
             self._actuator.check_limits(self._engines)
+            self._look_for_ranks(now_ns)
         if now_ns - self._saved_ns >= SAVE_NS:
             self._saved_ns = now_ns
             self._hand_over_learnt()
-        self._hands.tick(self._engines, now_ns)
+        self._hands.tick(self._by_key(), now_ns)
         self._follow_links(now_ns)
         self._take_answers(now_ns)
         if now_ns - self._sampled_ns >= SAMPLE_EVERY_NS and not decisions:
@@ -213,7 +217,7 @@ class Loop:
     def stop(self) -> None:
         """Give everything back and close what is open."""
         self._give_back("the controller stops")
-        for watch in self._engines.values():
+        for watch in self._all():
             watch.close()
         self._selector.close()
 
@@ -221,7 +225,7 @@ class Loop:
         """Nothing that was going on before a pause says anything about now."""
         for_ms = (now_ns - self._last_tick_ns) // 1_000_000
         self._actuator.event("loop_paused", "loop", {"for_ms": for_ms})
-        for watch in self._engines.values():
+        for watch in self._all():
             watch.resume(now_ns)
 
     def _collect(self, now_ns: int) -> list[tuple[EngineWatch, Signals]]:
@@ -233,7 +237,7 @@ class Loop:
         value, until_ns = self._injected
         injected = value if now_ns < until_ns else 0.0
         seen = []
-        for watch in self._engines.values():
+        for watch in self._all():
             due = now_ns - watch.throttling_at_ns >= THROTTLING_EVERY_NS
             # while something is late, what stops the engine has to be known at once
             if watch.group is not None and (due or watch.at_risk):
@@ -288,34 +292,32 @@ class Loop:
         """Seed A1: a fast tick under backpressure."""
         control = self._policy.controller
         pressed = any(
-            watch.pressure.value > control.backpressure_threshold
-            for watch in self._engines.values()
+            watch.pressure.value > control.backpressure_threshold for watch in self._all()
         )
         ms = control.fast_tick_interval_ms if pressed else control.scheduler_tick_interval_ms
         return int(ms * 1e6)
 
     def _follow_links(self, now_ns: int) -> None:
-        for watch in self._engines.values():
+        for watch in self._all():
             if watch.link is not None:
                 watch.link.tick(now_ns)
                 watch.link.on_writable(now_ns)
         # first all that went, then all that came: a new connection may have an old one's number
-        now = {name: watch.link.client for name, watch in self._engines.items() if watch.link}
-        for name in list(self._registered):
-            if now.get(name) is not self._registered[name]:
-                self._selector.unregister(self._registered.pop(name))
-        for name, client in now.items():
-            if client is not None and name not in self._registered:
-                link = self._engines[name].link
-                assert link is not None
+        links = {key: watch.link for key, watch in self._by_key().items() if watch.link}
+        for key, known in list(self._registered.items()):
+            if key not in links or links[key].client is not known:
+                self._selector.unregister(self._registered.pop(key))
+        for key, link in links.items():
+            client = link.client
+            if client is not None and key not in self._registered:
                 self._selector.register(client, selectors.EVENT_READ, self._reader_of(link))
-                self._registered[name] = client
+                self._registered[key] = client
 
     def _reader_of(self, link: EngineLink) -> Callable[[], None]:
         return lambda: link.on_readable(self._clock())
 
     def _take_answers(self, now_ns: int) -> None:
-        for watch in self._engines.values():
+        for watch in self._all():
             if watch.link is None:
                 continue
             for ack in watch.link.take_acks():
@@ -332,7 +334,7 @@ class Loop:
                         watch.figures = Figures()
                 elif notice.kind == "engine_seen":
                     watch.remember(self._learnt)
-                self._actuator.event(notice.kind, watch.policy.name, {"detail": notice.detail})
+                self._actuator.event(notice.kind, watch.key, {"detail": notice.detail})
         for reaction_ns in self._actuator.take_reactions():
             self._timings["reaction"].add(reaction_ns)
 
@@ -361,19 +363,19 @@ class Loop:
                 until_ns = self._clock() + int(message["duration_ms"] * 1e6)
                 self._injected = (message["value"], until_ns)
             case "by_hand":
-                self._hands.ask(message, self._engines, self._mode, self._clock())
+                self._hands.ask(message, self._by_key(), self._mode, self._clock())
             case "recorded":
-                self._hands.recorded(message, self._engines, self._clock())
+                self._hands.recorded(message, self._by_key(), self._clock())
             case "unfinished":
-                self._hands.take_up(message, self._engines, self._clock())
+                self._hands.take_up(message, self._by_key(), self._clock())
             case "hand_back":
                 names = message["engines"] or None
                 reason = message["reason"]
-                given = self._hands.give_back(names, reason, self._engines, self._clock())
+                given = self._hands.give_back(names, reason, self._by_key(), self._clock())
                 self._channel.send({"type": "handed_back", "id": message["id"], "engines": given})
             case "queues":
-                for name, queues in message["engines"].items():
-                    if (watch := self._engines.get(name)) is not None:
+                for watch in self._all():
+                    if (queues := message["engines"].get(watch.policy.name)) is not None:
                         watch.queues = Queues(**queues)
 
     def _set_targets(self, message: Message) -> None:
@@ -392,9 +394,10 @@ class Loop:
             target.name: kept.get(target.name) or self._watch(policies[target.name], target)
             for target in engines
         }
+        self._look_for_ranks(self._clock())
         known = self._neighbours
         self._neighbours = {}
-        self._hands.mark(self._engines)
+        self._hands.mark(self._by_key())
         self._follow_links(self._clock())
         for each in neighbours:
             before = known.get(each.name)
@@ -405,6 +408,19 @@ class Loop:
         self._actuator.set_neighbours(limitable, self._engines)
         self._actuator.respect({each.name: each.min_cores for each in neighbours}, self._engines)
         self._rows = {watch.row for watch in self._engines.values()}
+
+    def _all(self) -> list[EngineWatch]:
+        """Every engine, and every further rank of one."""
+        return [*self._engines.values(), *self._ranks.all]
+
+    def _by_key(self) -> dict[str, EngineWatch]:
+        return {watch.key: watch for watch in self._all()}
+
+    def _look_for_ranks(self, now_ns: int) -> None:
+        """See which ranks came and went."""
+        lease_ms = self._policy.controller.lease_ms
+        for watch in self._ranks.look(self._engines.values(), lease_ms, now_ns):
+            self._actuator.drop(watch, (), now_ns)
 
     def _hand_over_learnt(self) -> None:
         """Tell the agent what to keep over a restart, where it changed."""
@@ -432,9 +448,10 @@ class Loop:
         What is held stays unless the policy forbids it; engines in `afresh` start from nothing.
         """
         self._policy = policy
-        for engine in policy.engines:
-            watch = self._engines.get(engine.name)
-            if watch is None:
+        engines = {engine.name: engine for engine in policy.engines}
+        for watch in self._all():
+            engine = engines.get(watch.policy.name)
+            if engine is None:
                 continue
             watch.adopt(engine, policy.controller.lease_ms)
             self._actuator.obey(watch, self._clock())
@@ -447,7 +464,7 @@ class Loop:
         if self._mode == "control":
             self._give_back(f"mode {mode}: {reason}")
         self._actuator.reset()
-        for watch in self._engines.values():
+        for watch in self._all():
             watch.cpu = CpuMemory()
             watch.core = replace(watch.core, batch=BatchMemory(), trial=Trial())
             if watch.group is not None and watch.base_weight is None:
@@ -460,8 +477,8 @@ class Loop:
         self._channel.send(self._status())
 
     def _give_back(self, reason: str) -> None:
-        self._hands.give_back(None, reason, self._engines, self._clock())
-        for watch in self._engines.values():
+        self._hands.give_back(None, reason, self._by_key(), self._clock())
+        for watch in self._all():
             self._actuator.give_back_knobs(watch, self._clock())
         self._actuator.give_back_limits(reason)
 
@@ -469,7 +486,10 @@ class Loop:
         return {
             "type": "status",
             "mode": self._mode,
-            "engines": {name: watch.status() for name, watch in self._engines.items()},
+            "engines": {
+                name: merged(each.status() for each in (watch, *self._ranks.of(watch)))
+                for name, watch in self._engines.items()
+            },
             "neighbours": {
                 name: {
                     "used_cores": each.used_cores(),

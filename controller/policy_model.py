@@ -168,8 +168,8 @@ class Engine:
         Path | None,
         Key(
             socket_path(),
-            "The engine's admin socket; without it and without `adapter` the engine is measured,"
-            " not retuned.",
+            "The engine's admin socket, or with a `*` in its name those of its ranks; without it"
+            " and without `adapter` the engine is measured, not retuned.",
         ),
     ] = None
     version_header: Annotated[

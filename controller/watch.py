@@ -21,6 +21,7 @@ from controller.predict.buckets import Buckets
 from controller.predict.chooser import Chooser, Outlook
 from controller.pressure import Pressure, PressureReader
 from controller.progress import Progress, Stall
+from controller.ranks import is_pattern
 from controller.recording import Inputs
 from controller.rollback import Trial
 from controller.signals import Sample, Signals, between
@@ -56,9 +57,17 @@ class EngineWatch:
         group: Group | None,
         lease_ms: int,
         socket: Path | None = None,
+        *,
+        follows: bool = False,
     ) -> None:
-        """`socket` is where its adapter serves it; without one it serves itself, or nobody does."""
+        """`socket` is where its adapter serves it; without one it serves itself, or nobody does.
+
+        One that `follows` is a further rank of an engine: its CPU is looked after with the first.
+        """
         self.policy = policy
+        self.follows = follows
+        self.gone_ns: int | None = None
+        """Since when a rank's socket has been gone."""
         self.by_hand: Mapping[str, Any] | None = None
         """What an operator set, or is about to; the knobs are not ours to decide on meanwhile."""
         self.row = row
@@ -153,8 +162,10 @@ class EngineWatch:
 
     @property
     def key(self) -> str:
-        """What the loop knows it by."""
-        return self.policy.name
+        """Its name, and which rank it is where there may be several."""
+        if self.link is None or not is_pattern(self.policy.admin_socket):
+            return self.policy.name
+        return f"{self.policy.name}/{self.link.path.name}"
 
     @property
     def instance(self) -> str | None:
@@ -209,7 +220,7 @@ class EngineWatch:
             neighbour_pressure,
             signals,
             self.verdict.cause,
-            CpuView(weight, policy.limits.cpu_weight_max, cpus, limitable),
+            CpuView(weight, policy.limits.cpu_weight_max, cpus, () if self.follows else limitable),
             self.cpu,
             batch_view,
             self.core,
@@ -239,6 +250,13 @@ class EngineWatch:
         self.policy = policy
         if self.link is not None:
             self.link.set_lease(lease_ms)
+
+    def move(self, socket: Path, lease_ms: int) -> None:
+        """Its admin socket is another one from now on."""
+        if self.link is not None:
+            self.link.close()
+        self.link = EngineLink(socket, lease_ms)
+        self.forget()
 
     def restart_window(self) -> None:
         """Judge what follows by itself: something was just changed."""

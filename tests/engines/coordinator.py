@@ -31,7 +31,9 @@ class Fleet:
     engines: dict[str, Running]
     journal: Journal
     directory: Path
+    ranks: bool = False
     told: list[Message] = field(default_factory=list)
+    _unread: list[Message] = field(default_factory=list)
     agent: AgentEnd | None = None
     process: "subprocess.Popen[bytes] | None" = None
     kernel: Kernel | None = None
@@ -40,6 +42,7 @@ class Fleet:
     def start(self) -> None:
         """A controller, told what the journal has; `told` begins anew."""
         self.told.clear()
+        self._unread.clear()
         self.agent, self.kernel, self.beat = AgentEnd(), Kernel(9), os.pipe()
         theirs = self.agent.theirs.fileno()
         fds = (theirs, self.kernel.counters_fd, self.kernel.health_fd, self.beat[1])
@@ -51,13 +54,7 @@ class Fleet:
             pass_fds=fds,
         )
         self.agent.theirs.close()
-        policy = Policy(
-            agent=Agent(max_targets=8),
-            engines=tuple(
-                Engine(name, Match("port", engine.port), engine.admin)
-                for name, engine in self.engines.items()
-            ),
-        )
+        policy = Policy(agent=Agent(max_targets=8), engines=self._policies())
         send = self.agent.channel.send
         config = {"policy": policy_to_json(policy), "mode": "observe"}
         send({"type": "config", "undo_path": str(self.directory / "undo.json"), **config})
@@ -66,17 +63,33 @@ class Fleet:
             for each in self.journal.open_changes()
         ]
         send({"type": "unfinished", "changes": left})
+        targets = [each.name for each in policy.engines]
         send(
             targets_message(
-                [EngineTarget(name, row, None) for row, name in enumerate(self.engines, 1)], []
+                [EngineTarget(name, row, None) for row, name in enumerate(targets, 1)], []
             )
         )
         self.until(lambda message: message["type"] == "status" and self.connected(message))
 
     def connected(self, status: Message) -> bool:
-        alive = [name for name, each in self.engines.items() if each.process.poll() is None]
-        states = {name: status["engines"].get(name, {}).get("admin") for name in alive}
-        return all(admin and admin["state"] == "connected" for admin in states.values())
+        """Whether it is connected to all the engines that live."""
+        states = {
+            each["socket"]: each["state"]
+            for engine in status["engines"].values()
+            for each in engine["admin_sockets"]
+        }
+        return all(
+            states.get(str(each.admin)) == "connected"
+            for each in self.engines.values()
+            if each.process.poll() is None
+        )
+
+    def _policies(self) -> tuple[Engine, ...]:
+        engines = list(self.engines.items())
+        if self.ranks:
+            _, first = engines[0]
+            return (Engine("all", Match("port", first.port), self.directory / "e*.sock"),)
+        return tuple(Engine(name, Match("port", each.port), each.admin) for name, each in engines)
 
     def ask(self, change_id: int, lease_s: float = 60, **values: float) -> None:
         assert self.agent is not None
@@ -84,7 +97,7 @@ class Fleet:
             {
                 "type": "by_hand",
                 "id": change_id,
-                "engines": list(self.engines),
+                "engines": [each.name for each in self._policies()],
                 "values": values,
                 "lease_ms": int(lease_s * 1e3),
                 "reason": "a test",
@@ -101,7 +114,9 @@ class Fleet:
         assert self.agent is not None
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
-            for message in self.agent.channel.receive():
+            self._unread += self.agent.channel.receive()
+            while self._unread:
+                message = self._unread.pop(0)
                 self.told.append(message)
                 if message["type"] == "change" and journal(message):
                     self.keep(message)
@@ -165,12 +180,15 @@ class Fleet:
 
 
 @contextmanager
-def fleet(directory: Path, count: int, *options: str) -> Iterator[Fleet]:
-    """So many reference engines, and no controller yet."""
+def fleet(directory: Path, count: int, *, ranks: bool = False) -> Iterator[Fleet]:
+    """So many reference engines, or ranks of one by name `all`, and no controller yet."""
     with ExitStack() as stack:
-        engines = {f"e{n}": stack.enter_context(reference_engine(*options)) for n in range(count)}
+        engines = {
+            f"e{n}": stack.enter_context(reference_engine(admin=directory / f"e{n}.sock"))
+            for n in range(count)
+        }
         journal = Journal(directory / "journal.db")
         stack.callback(journal.close)
-        made = Fleet(engines, journal, directory)
+        made = Fleet(engines, journal, directory, ranks)
         stack.callback(made.clean)
         yield made

@@ -160,3 +160,16 @@ def test_an_engine_started_anew_meanwhile_is_left_as_it_started(three: Fleet) ->
         becomes(three, [start, WANTED, WANTED])
         assert three.result(1)["engines"]["e0"]["standing"] == "lost"
         three.clean()
+
+
+def test_all_ranks_of_an_engine_change_together_and_over_a_crash(tmp_path: Path) -> None:
+    with fleet(tmp_path, 3, ranks=True) as ranks:
+        ranks.start()
+        ranks.ask(1, max_running=WANTED)
+        result = ranks.result(1)
+        assert set(result["engines"]) == {f"all/e{n}.sock" for n in range(3)}
+        assert ranks.values("max_running") == [WANTED] * 3
+        ranks.kill()
+        ranks.start()
+        becomes(ranks, [WANTED] * 3)
+        assert ranks.result(1)["state"] == "applied"

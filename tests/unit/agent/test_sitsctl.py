@@ -733,6 +733,22 @@ def test_a_change_that_was_not_made_everywhere_is_told_and_is_an_error(
     assert said in result.stdout
 
 
+def test_engines_has_a_line_for_each_rank_and_says_what_was_set_by_hand(setting: Setting) -> None:
+    engine = setting.view.state["engines"][0]
+    (socket,) = engine["admin_sockets"]
+    hand = {"id": 1, "values": {"max_running": 8}, "reason": "why", "state": "in force"}
+    engine["admin_sockets"] = [
+        socket | {"key": "chat/admin.sock", "by_hand": hand | {"left_s": 42.0}},
+        socket
+        | {"key": "chat/admin-1.sock", "state": "held", "detail": "the lease is held by 'other'"}
+        | {"lease": {"owner": "other", "ours": False, "left_s": 3.0}},
+    ]
+    lines = [" ".join(line.split()) for line in setting.lines("engines")]
+    assert "by hand max_running 8 (in force, 42 s left): why" in lines
+    assert any(line.startswith("admin.sock connected") for line in lines)
+    assert any("admin-1.sock held: the lease" in line for line in lines)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

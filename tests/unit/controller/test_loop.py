@@ -99,7 +99,8 @@ class Edges:
 class Rig:
     """The loop on a thread, and everything it touches in the test's hands."""
 
-    def __init__(self, directory: Path, mode: Mode, tick_ms: float) -> None:
+    def __init__(self, directory: Path, mode: Mode, tick_ms: float, ranks: bool = False) -> None:
+        """With `ranks`, b is a second rank of a, and no engine of its own."""
         self.agent = AgentEnd()
         self.cgroups = Cgroups(directory)
         self.cgroups.make("a", "b", "n1", "n2")
@@ -120,10 +121,11 @@ class Rig:
                 Engine(
                     name,
                     Match("port", engine.row),
-                    admin_socket=engine.peer.path,
+                    admin_socket=directory / "*.sock" if ranks else engine.peer.path,
                     slo=Slo(ttft_ms=1000, gap_ms=100),
                 )
                 for name, engine in self.engines.items()
+                if name == "a" or not ranks
             ),
         )
         actuator = actuator_of(self.agent, self.cgroups, self._clock)
@@ -205,8 +207,8 @@ class Rig:
 
 
 @contextmanager
-def rig(directory: Path, mode: Mode, tick_ms: float = 2) -> Iterator[Rig]:
-    made = Rig(directory, mode, tick_ms)
+def rig(directory: Path, mode: Mode, tick_ms: float = 2, ranks: bool = False) -> Iterator[Rig]:
+    made = Rig(directory, mode, tick_ms, ranks)
     try:
         yield made
     finally:
@@ -714,3 +716,71 @@ def test_an_agent_that_does_not_read_is_not_told_ever_more(tmp_path: Path) -> No
     assert ticks(last) >= 3003
     made.loop.stop()
     made.close()
+
+
+def ranks_of(made: Rig) -> None:
+    """Start the loop on one engine of two ranks, and wait until both are connected."""
+    made.start()
+    made.targets("a")
+    for name in ("a", "b"):
+        made.engines[name].greet()
+    made.agent.status(
+        lambda status: (
+            [each["state"] for each in status["engines"]["a"]["admin_sockets"]]
+            == ["connected", "connected"]
+        )
+    )
+
+
+def test_the_ranks_of_an_engine_are_decided_about_each_by_itself(tmp_path: Path) -> None:
+    with rig(tmp_path, "control", ranks=True) as made:
+        ranks_of(made)
+        made.stretch("a")
+        decision = made.agent.next("decision", is_knob)
+        assert decision["engine"] == "a"
+        assert decision["action"][0]["target"] == "a/a.sock"
+        assert made.engines["a"].answer("set", values=START | BUDGET, epoch=1)["values"] == BUDGET
+        assert made.engines["b"].peer.asks_nothing()
+
+
+def test_the_cpu_of_an_engine_with_ranks_is_looked_after_once(tmp_path: Path) -> None:
+    with rig(tmp_path, "control", ranks=True) as made:
+        ranks_of(made)
+        made.steal()
+        decision = made.agent.next("decision", is_weight)
+        assert decision["action"][0]["target"] == "a"
+        made.agent.status()
+        assert len(made.agent.of("decision")) == 1
+
+
+def test_a_status_sums_what_the_ranks_do(tmp_path: Path) -> None:
+    with rig(tmp_path, "observe", ranks=True) as made:
+        made.engines["b"].page.write(EngineNow(steps=7, running=3, waiting=4))
+        ranks_of(made)
+        status = made.agent.status(
+            lambda status: (now := status["engines"]["a"]["now"]) and now["running"] == 5
+        )
+        assert list(status["engines"]) == ["a"]
+        assert status["engines"]["a"]["now"]["waiting"] == 4
+        keys = [each["key"] for each in status["engines"]["a"]["admin_sockets"]]
+        assert keys == ["a/a.sock", "a/b.sock"]
+
+
+def test_a_rank_whose_socket_comes_later_is_found_and_one_that_went_is_said(
+    tmp_path: Path,
+) -> None:
+    with rig(tmp_path, "observe", ranks=True) as made:
+        made.engines["b"].peer.close()
+        made.start()
+        made.targets("a")
+        made.engines["a"].greet()
+        made.agent.status(lambda status: len(status["engines"]["a"]["admin_sockets"]) == 1)
+        made.engines["b"].peer = Peer(tmp_path / "b.sock")
+        made.engines["b"].greet()
+        made.agent.status(lambda status: len(status["engines"]["a"]["admin_sockets"]) == 2)
+        made.engines["a"].peer.close()
+        status = made.agent.status(
+            lambda status: status["engines"]["a"]["admin"]["state"] == "unreachable"
+        )
+        states = {e["key"]: e["state"] for e in status["engines"]["a"]["admin_sockets"]}
+        assert states == {"a/a.sock": "unreachable", "a/b.sock": "connected"}
