@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from controller.engines.contract import Knob
+from controller.engines.link import RELOAD
 from controller.guards import CUT_BAND, DEAD_BAND, rest_ns
 from controller.laws import MARGIN, noise_margin
 from controller.step_model import TRUST_STEPS, StepModel
@@ -21,9 +22,6 @@ from controller.window import (
 )
 
 WINDOW: Final = "batch_window_ms"
-
-RELOAD: Final = "reload"
-"""The `cost` of a knob whose change is dear."""
 
 FAILING: Final = 0.95
 """Share of the SLO that the first request of a batch may take before the window in force fails; the

@@ -4,7 +4,7 @@ Never blocks and never raises for what an engine does: it is in one of the state
 with a sentence that says why, and what happened is returned as `Ack` and `Notice`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -26,6 +26,9 @@ LEFT_ALONE_NS: Final = 60_000_000_000
 """How long knobs are left alone that somebody else changed, or that kept going back."""
 
 STATS_EVERY_NS: Final = 100_000_000
+
+RELOAD: Final = "reload"
+"""The `cost` of a knob whose change is dear."""
 
 DEAR_LEASE_MS: Final = 5_000
 """A lease over a knob that costs a reload is no shorter: else a pause of the agent costs two."""
@@ -350,7 +353,7 @@ class EngineLink:
         self._epoch += 1
         lease_ms = self._hand_lease_ms or self._lease_ms
         if self.hello is not None:
-            if any(self.hello.knobs[name].cost == "reload" for name in values):
+            if self._dear(values):
                 lease_ms = max(lease_ms, DEAR_LEASE_MS)
             lease_ms = min(lease_ms, self.hello.max_lease_ms)
         sent = _Sent(tag, now_ns, self._epoch, again)
@@ -548,6 +551,14 @@ class EngineLink:
             self.change_ns = max(0, now.updated_ns - sent.at_ns)
             after = f"in force after {self.change_ns / 1e6:.0f} ms"
             self._ack(Ack(sent.tag, "applied", sent.took_ns, after))
+            dear = self._dear(self.held)
+            if dear:
+                self._notices.append(Notice("engine_reloaded", f"{', '.join(dear)}: {after}"))
+
+    def _dear(self, values: Iterable[str]) -> list[str]:
+        """Those of the knobs whose change is a reload."""
+        knobs = self.hello.knobs if self.hello is not None else {}
+        return [name for name in values if name in knobs and knobs[name].cost == RELOAD]
 
     def _give_up_unapplied(self, why: str) -> None:
         for sent in self._unapplied:

@@ -84,6 +84,7 @@ def test_a_window_too_long_for_the_slo_is_cut_once_and_given_back_at_the_end(
     assert change[0] == "batch_window_ms"
     assert "items/s may come, against a TTFT SLO of 120 ms" in change[2]
     assert "in force after" in ack["detail"]
+    assert len(agent.of("event", kind="engine_reloaded")) == 1
     assert median_s(before) > SLO.ttft_ms / 1000 > median_s(after)
 
 

@@ -343,6 +343,18 @@ def test_a_lease_over_a_knob_that_costs_a_reload_outlives_a_pause_of_the_agent(l
     assert lab.answer("set", **STATE)["lease_ms"] == DEAR_LEASE_MS
 
 
+def test_what_a_reload_took_is_told(lab: Lab) -> None:
+    dear = Knob("batch_window_ms", 0, 200, 2.5, "ms", "reload")
+    lab.greet(replace(PAGELESS, knobs={**PAGELESS.knobs, dear.name: dear}))
+    lab.notices()
+    lab.set(1, batch_window_ms=20)
+    lab.answer("set", **STATE | {"state": "pending"})
+    lab.tick()
+    lab.answer("stats", now=asdict(EngineNow(epoch=1, updated_ns=lab.now_ns + 210 * MS)))
+    told = "batch_window_ms: in force after 210 ms"
+    assert lab.link.take_notices() == [Notice("engine_reloaded", told)]
+
+
 def test_what_waits_for_a_step_is_lost_when_the_lease_is_given_back(lab: Lab) -> None:
     lab.greet()
     lab.set(1, max_running=16)
