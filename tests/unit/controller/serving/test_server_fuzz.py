@@ -56,6 +56,19 @@ FIELDS = {
     "protocol": st.just([1]) | JSON,
 }
 MESSAGES = st.fixed_dictionaries({}, optional=FIELDS) | st.fixed_dictionaries(FIELDS)
+WELL_FORMED = st.fixed_dictionaries(
+    {
+        "call": st.sampled_from(["set", "set", "prepare", "commit", "abort", "release", "watch"]),
+        "owner": st.sampled_from(["a", "b"]),
+        "lease_ms": st.sampled_from([1, 30, 500]),
+        "term_ms": st.integers(1, 30),
+        "values": st.dictionaries(
+            st.sampled_from([knob.name for knob in TWO_KNOBS]), st.integers(1, 70), max_size=2
+        ),
+    }
+)
+"""Without an epoch: that depends on what the engine has taken."""
+
 LINES = st.binary(max_size=200).map(lambda line: line.replace(b"\n", b"\r"))
 
 
@@ -117,13 +130,18 @@ def test_every_line_of_bytes_gets_one_response(server: Path, lines: list[bytes])
 
 
 @FUZZ
-@given(messages=st.lists(MESSAGES, min_size=1, max_size=10))
+@given(
+    messages=st.lists(
+        st.tuples(WELL_FORMED | MESSAGES, st.integers(-1, 2)), min_size=1, max_size=10
+    )
+)
 def test_every_message_gets_one_response_and_a_refused_one_changes_nothing(
-    server: Path, messages: list[dict[str, Any]]
+    server: Path, messages: list[tuple[dict[str, Any], int]]
 ) -> None:
     with Line(server) as line, Line(server) as other:
-        for message in messages:
+        for given_, ahead in messages:
             before = other.ask({"call": "get"})
+            message = {"epoch": before["epoch"] + ahead, **given_}
             response = line.ask(message)
             after = other.ask({"call": "get"})
             assert is_a_response(response)
