@@ -21,8 +21,8 @@ from controller.reference.scheduler import Limits, Plan, Scheduler, Sequence
 class StepTimes:
     """How long a step takes: t = base + prefill·tokens + decode·sequences + kv·cached tokens, ms.
 
-    `noise` is the standard deviation of the logarithm of what multiplies it, `between_ms` what
-    passes between one step and the next.
+    `noise` is the standard deviation of the logarithm of what multiplies it, 1 in the mean;
+    `between_ms` is what passes between one step and the next.
     """
 
     base_ms: float
@@ -230,7 +230,7 @@ class VirtualEngine:
         times = self._spec.times
         took_ms = times.mean_ms(plan.prefill_tokens, len(plan.decodes), kv_read)
         if times.noise:
-            took_ms *= self._noise.lognormvariate(0.0, times.noise)
+            took_ms *= self._noise.lognormvariate(-(times.noise**2) / 2, times.noise)
         self._plan, self._kv_read = plan, kv_read
         self._began_ns, self._ends_ns = now_ns, now_ns + max(1, int(took_ms * 1e6))
 

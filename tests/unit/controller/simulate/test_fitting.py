@@ -6,7 +6,7 @@ import pytest
 from controller.engines.page import EngineNow
 from controller.policy_model import Controller, Engine, Match, Slo
 from controller.recording import Inputs, some_of
-from controller.simulate.controls import Ours
+from controller.simulate.controls import Fixed, Ours
 from controller.simulate.fitting import FitError, between_ms, fit, noise_of, step_times
 from controller.simulate.simulation import simulate
 from controller.simulate.virtual_engine import EngineSpec, StepTimes
@@ -60,6 +60,28 @@ def test_exact_steps_give_exact_times_and_disturbed_ones_are_left_out() -> None:
         assert getattr(found, name) == pytest.approx(getattr(times, name), rel=1e-3)
     assert noise_of(found, steps) == pytest.approx(0, abs=1e-6)
     assert between_ms(steps) == 0
+
+
+def test_the_fit_has_the_mean_of_steps_that_take_longer_now_and_then() -> None:
+    times = StepTimes(5.0, 0.02, 0.25)
+    loads = [(p, n, 300 * n) for n in range(1, 20) for p in (0, 0, 100, 900)]
+    steps = [
+        (round(factor * times.mean_ms(*load) * 1e6), *load, -1)
+        for load in loads
+        for factor in (1, 1, 2)
+    ]
+    found = step_times(steps)
+    assert found is not None
+    for load in loads:
+        assert found.mean_ms(*load) == pytest.approx(4 / 3 * times.mean_ms(*load), rel=0.01)
+
+
+def test_noise_leaves_the_mean_of_steps_where_it_is() -> None:
+    arrivals = poisson(lambda _: 4.0, 100, 100, 40, seed=1)
+    calm = EngineSpec(StepTimes(5.0, 0, 0))
+    noisy = replace(calm, times=replace(calm.times, noise=0.5))
+    means = [simulate(arrivals, each, SLO, Fixed()).figures.mean_step_ms for each in (calm, noisy)]
+    assert means[1] == pytest.approx(means[0], rel=0.05)
 
 
 def test_steps_all_alike_give_times_that_explain_them() -> None:
