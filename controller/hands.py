@@ -117,6 +117,12 @@ class Hands:
         self._channel = channel
         self._actuator = actuator
         self._changes: dict[int, Change] = {}
+        self._is_marked = False
+
+    @property
+    def active(self) -> bool:
+        """Whether there is anything to do in `tick`: mostly there is nothing by hand."""
+        return bool(self._changes) or self._is_marked
 
     def ask(self, message: Message, watches: Watches, mode: Mode, now_ns: int) -> None:
         """An operator wants values on engines; what comes of it is told as `by_hand`."""
@@ -217,6 +223,7 @@ class Hands:
     def mark(self, watches: Watches) -> None:
         """Tell each engine's watch whether, and what, is by hand there."""
         by_key = {key: change for change in self._changes.values() for key in change.concerns()}
+        self._is_marked = bool(by_key)
         for key, watch in watches.items():
             change = by_key.get(key)
             watch.by_hand = None

@@ -166,7 +166,7 @@ class Loop:
             key.data()
         now_ns = self._clock()
         self._take_answers(now_ns)
-        self._hands.tick(self._by_key(), now_ns)
+        self._follow_hands(now_ns)
 
     def tick(self, now_ns: int) -> None:
         """One round: collect, decide, actuate, and what is due beside that."""
@@ -198,7 +198,7 @@ class Loop:
         if now_ns - self._saved_ns >= SAVE_NS:
             self._saved_ns = now_ns
             self._hand_over_learnt()
-        self._hands.tick(self._by_key(), now_ns)
+        self._follow_hands(now_ns)
         self._follow_links(now_ns)
         self._take_answers(now_ns)
         if now_ns - self._sampled_ns >= SAMPLE_EVERY_NS and not decisions:
@@ -296,6 +296,10 @@ class Loop:
         )
         ms = control.fast_tick_interval_ms if pressed else control.scheduler_tick_interval_ms
         return int(ms * 1e6)
+
+    def _follow_hands(self, now_ns: int) -> None:
+        if self._hands.active:
+            self._hands.tick(self._by_key(), now_ns)
 
     def _follow_links(self, now_ns: int) -> None:
         for watch in self._all():
