@@ -11,7 +11,7 @@ ENGINE_PACKAGES := libpython3.11
 MULTIARCH := $(shell uname -m)-linux-gnu
 ARCH := $(shell uname -m | sed 's/x86_64/x86/;s/aarch64/arm64/')
 
-.PHONY: all setup objects lint format test test-slow test-engines test-vm demo bench-accuracy bench-causes bench-predict bench-relegation bench-slo clean
+.PHONY: all setup objects lint format test test-slow test-engines test-vm demo bench-accuracy bench-causes bench-plugin bench-predict bench-relegation bench-slo clean
 
 all: setup
 
@@ -86,6 +86,10 @@ bench-causes: setup
 # up to 40 minutes; BENCH_OPTIONS=--quick takes 4. What was run is kept: run it again to go on.
 bench-slo: setup
 	$(BIN)/python -m tests.bench.slo $(BENCH_OPTIONS)
+
+# What the vLLM plug-in adds to a step, part by part; build/plugin.json.
+bench-plugin: setup
+	$(BIN)/python -m tests.engines.vllm.cost
 
 # Which requests to defer, and what those that waited long get, simulated; build/relegation.json.
 bench-relegation: setup

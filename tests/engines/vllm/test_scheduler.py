@@ -3,20 +3,15 @@
 All in one process of vLLM's environment (`inside/scenarios.py`), since it takes long to start.
 """
 
-import json
 import os
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.engines.vllm.install import home, install, model, python
-from tests.engines.vllm.launch import ENVIRONMENT, write_plugin
+from tests.engines.vllm.inside_run import run_inside
 
 pytestmark = pytest.mark.engines
 
-INSIDE = Path(__file__).with_name("inside")
 IN_ITS_OWN_MOUNTS = """
 set -e
 mount -t tmpfs -o ro none "$READ_ONLY"
@@ -24,37 +19,22 @@ mount -t tmpfs -o size=4096 none "$FULL"
 head -c 4096 /dev/zero >"$FULL/filler"
 exec "$@"
 """
-PATIENCE_S = 400
 
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     if os.geteuid() != 0:
         pytest.skip("mounting a full disk needs root")
-    root = install(home())
     directory = tmp_path_factory.mktemp("inside")
     places = {"READ_ONLY": directory / "read-only", "FULL": directory / "full"}
     for place in places.values():
         place.mkdir()
-    said = subprocess.run(
-        [
-            *("unshare", "--mount", "sh", "-c", IN_ITS_OWN_MOUNTS, "sh"),
-            *(str(python(root)), "-W", "ignore", str(INSIDE / "scenarios.py"), str(model(root))),
-        ],
-        env={
-            **os.environ,
-            **ENVIRONMENT,
-            "PYTHONPATH": str(write_plugin(directory)),
-            **{name: str(place) for name, place in places.items()},
-        },
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
+    scenarios: dict[str, Any] = run_inside(
+        "scenarios.py",
+        directory,
+        before=("unshare", "--mount", "sh", "-c", IN_ITS_OWN_MOUNTS, "sh"),
+        environment={name: str(place) for name, place in places.items()},
     )
-    assert said.returncode == 0, said.stderr[-3000:]
-    scenarios: dict[str, Any] = json.loads(said.stdout.splitlines()[-1])
     return scenarios
 
 

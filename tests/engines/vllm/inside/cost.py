@@ -128,7 +128,6 @@ def main() -> None:
             if waiting and not running:
                 continue
             core, plan = scheduler(model, running, values, waiting)
-            own = us(core.scheduler.get_request_counts)
             found = {"interception": caught, **parts(core, plan)}
             rows.append(
                 {
@@ -136,7 +135,6 @@ def main() -> None:
                     "when": name,
                     **{part: round(cost, 3) for part, cost in found.items()},
                     "sum": round(sum(found.values()), 3),
-                    "a call": round(own, 3),
                 }
             )
     print("\n" + json.dumps(rows))
