@@ -24,6 +24,13 @@ WARM_UP_STEPS: Final = 10
 TRUST_STEPS: Final = 40
 TRUST_PREFILL_STEPS: Final = 5
 TRUST_ERROR: Final = 0.25
+LOST_ERROR: Final = 0.4
+"""Trust is given below the one and taken above the other: an error about a single bound would have
+the operating point go to and fro between the model's and none."""
+
+SLOW_FACTOR: Final = 1.5
+"""A step this many times the prediction says less the longer it is (as Huber's loss has it)."""
+
 OUTLIER_FACTOR: Final = 4.0
 """A step this many times the prediction was disturbed, not computed. Several on end cost the model
 its trust, and then it learns from them: the engine itself became slower."""
@@ -35,6 +42,11 @@ _MOST_TOKENS: Final = 1e9
 _KV_UNIT: Final = 1000.0
 _PREFILL_UNIT: Final = 100.0
 _ERROR_WEIGHT: Final = 0.05
+WEIGHED_MS: Final = 10.0
+"""A step counts by its share, not its milliseconds: what disturbs a step grows with its length, and
+a long one would drown what short ones say of the base (weighted least squares, weights 1/length²).
+A step of this length has the weight 1."""
+
 _START_VARIANCE: Final = 1e4
 _PULL_VARIANCE: Final = _START_VARIANCE / (4 * (1 - FORGETTING))
 """Of the pull on one coefficient in four: what is not seen for long is as uncertain as at first."""
@@ -65,6 +77,8 @@ class StepModel:
     prefill_steps: int = 0
     error: float = 1.0
     """Running mean of |predicted − measured| / measured."""
+    was_trusted: bool = False
+    """With the step before the last."""
 
     @property
     def trusted(self) -> bool:
@@ -72,7 +86,7 @@ class StepModel:
         return (
             self.steps >= TRUST_STEPS
             and self.prefill_steps >= TRUST_PREFILL_STEPS
-            and self.error <= TRUST_ERROR
+            and self.error <= (LOST_ERROR if self.was_trusted else TRUST_ERROR)
             and self.theta[1] > 0
         )
 
@@ -176,9 +190,13 @@ def _update(model: StepModel, step: Step) -> StepModel:
     )
     y = step.step_ns / 1e6
     predicted = _dot(model.theta, x)
-    miss = y - predicted
+    error = abs(y - predicted) / y
     if model.trusted and y > OUTLIER_FACTOR * max(predicted, 1e-6):
-        return replace(model, error=_running_error(model, miss / y))
+        return replace(model, error=_running_error(model, error), was_trusted=True)
+    # by the prediction: by what was measured, long by chance would count less than short by chance
+    weight = WEIGHED_MS / max(predicted, y / SLOW_FACTOR)
+    x = (x[0] * weight, x[1] * weight, x[2] * weight, x[3] * weight)
+    miss = (y - predicted) * weight
     px = (
         _dot(model.covariance[0], x),
         _dot(model.covariance[1], x),
@@ -200,7 +218,8 @@ def _update(model: StepModel, step: Step) -> StepModel:
         covariance=_pulled(_reduced(model.covariance, px, scale, FORGETTING), model.steps % 4),
         steps=model.steps + 1,
         prefill_steps=model.prefill_steps + (step.prefill_tokens > 0),
-        error=_running_error(model, abs(miss) / y),
+        error=_running_error(model, error),
+        was_trusted=model.trusted,
     )
 
 

@@ -68,7 +68,7 @@ def measure(engines: int, clients: int, seconds: float) -> Part:
         sitsd.status(lambda status: all(connected(e) for e in status["engines"]))
         time.sleep(seconds)
         status = sitsd.api.status()
-        loop = status["controller"]["loop"]
+        loop = status["loop"]
         return {stage: loop[stage] for stage in STAGES} | {
             "ticks": loop["ticks"],
             "late_ticks": loop["late_ticks"],
