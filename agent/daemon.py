@@ -570,6 +570,7 @@ class Daemon:
                 stages=stage_reports(self._sampler.ends(engine.name, _RATE_WINDOW_S)),
                 advice=self._advisor.advice(engine.name),
                 versions=self._versions.figures(engine.name),
+                adapter=state.adapter(engine.name),
             )
             for engine in self._policy.engines
         )

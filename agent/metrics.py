@@ -60,6 +60,7 @@ class EngineFigures:
     stages: tuple[StageReport, ...] = ()
     advice: Advice = field(default_factory=Advice)
     versions: Mapping[str, VersionFigures] = field(default_factory=dict)
+    adapter: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,6 +381,16 @@ def _engine_state(engines: tuple[EngineFigures, ...]) -> Iterator[Metric]:
     admin = GaugeMetricFamily(
         "sits_engine_admin_connected", "Whether its admin socket answers.", labels=["engine"]
     )
+    serving = GaugeMetricFamily(
+        "sits_adapter_serving",
+        "Whether the engine's adapter reaches it and serves.",
+        labels=["engine", "kind"],
+    )
+    restarts = CounterMetricFamily(
+        "sits_adapter_restarts",
+        "Times the engine's adapter ended by itself and was started again.",
+        labels=["engine", "kind"],
+    )
     running = GaugeMetricFamily("sits_engine_running", "Requests running.", labels=["engine"])
     waiting = GaugeMetricFamily("sits_engine_waiting", "Requests waiting.", labels=["engine"])
     kv = GaugeMetricFamily("sits_engine_kv_use_ratio", "KV cache in use.", labels=["engine"])
@@ -406,6 +417,10 @@ def _engine_state(engines: tuple[EngineFigures, ...]) -> Iterator[Metric]:
     )
     for engine in engines:
         present.add_metric([engine.name], float(engine.present))
+        if engine.adapter is not None:
+            labels = [engine.name, engine.adapter["kind"]]
+            serving.add_metric(labels, float(engine.adapter["state"] == "serving"))
+            restarts.add_metric(labels, engine.adapter["restarts"])
         for name, ns in engine.cause_ns.items():
             cause.add_metric([engine.name, name], ns / 1e9)
         status = engine.status
@@ -428,7 +443,19 @@ def _engine_state(engines: tuple[EngineFigures, ...]) -> Iterator[Metric]:
         margin.add_metric([engine.name], plan["margin"])
         planned.add_metric([engine.name], plan["prompt_tokens_per_s"])
         back.add_metric([engine.name], plan["roll_backs"])
-    yield from (present, admin, running, waiting, kv, knob, weight, pressure, cause)
+    yield from (
+        present,
+        admin,
+        serving,
+        restarts,
+        running,
+        waiting,
+        kv,
+        knob,
+        weight,
+        pressure,
+        cause,
+    )
     yield from (margin, planned, back)
 
 

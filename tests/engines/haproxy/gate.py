@@ -170,7 +170,7 @@ def asking(gate: Gate, clients: int, max_tokens: int, prompt: str = "hello") -> 
             except (OSError, AssertionError, ValueError, IndexError) as error:
                 with lock:
                     made.failures.append(repr(error))
-                time.sleep(0.05)
+                time.sleep(0.2)
                 continue
             with lock:
                 made.statuses[status] += 1
@@ -179,7 +179,7 @@ def asking(gate: Gate, clients: int, max_tokens: int, prompt: str = "hello") -> 
                 else:
                     made.retry_after.append(retry)
             if status != 200:
-                time.sleep(0.05)
+                time.sleep(0.2)
 
     threads = [threading.Thread(target=run) for _ in range(clients)]
     for thread in threads:

@@ -2,11 +2,11 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.engines.haproxy.gate import Asked, Gate, Server, asking, haproxy
@@ -57,54 +57,54 @@ def door(make_cgroup: MakeGroup, tmp_path: Path) -> Iterator[Door]:
             yield Door(gate, engine, group)
 
 
+def child(sitsd: Sitsd, module: str) -> int:
+    """The process of the agent's that runs this module."""
+    (found,) = [each.pid for each in sitsd.family() if module in each.cmdline()]
+    return found
+
+
 def following(sitsd: Sitsd) -> None:
     sitsd.engine(lambda engine: engine["admin"]["state"] == "connected")
 
 
-def ttft_alone_ms(door: Door) -> float:
-    """Of a request while as many run as may, and none waits."""
-    with asking(door.gate, clients=MAXCONN, max_tokens=TOKENS) as asked:
-        becomes(lambda: len(asked.ttft_s) >= 5 * MAXCONN)
-    return sorted(asked.ttft_s)[len(asked.ttft_s) // 2] * 1e3
-
-
-def overloaded(door: Door, sitsd: Sitsd, answers: int) -> Asked:
-    """What became of requests after the first that the overload let in, until so many more."""
+def overloaded(door: Door, answers: int) -> tuple[Asked, float]:
+    """What became of requests in an overload, from `answers` on until so many more; answers/s."""
     with asking(door.gate, clients=CLIENTS, max_tokens=TOKENS) as asked:
-        becomes(lambda: asked.statuses[200] >= answers, patience_s=120)
+        becomes(lambda: asked.statuses[200] >= answers, patience_s=240)
         asked.statuses.clear()
         asked.ttft_s.clear()
-        becomes(lambda: asked.statuses[200] >= answers, patience_s=120)
+        began_s = time.monotonic()
+        becomes(lambda: asked.statuses[200] >= answers, patience_s=240)
+        per_s = asked.statuses[200] / (time.monotonic() - began_s)
     assert asked.failures == []
-    return asked
+    return asked, per_s
 
 
 def test_an_overload_is_shed_so_that_those_let_in_are_on_time_and_the_end_gives_back(
     door: Door, site: Site
 ) -> None:
-    # as long as six requests one after another take to be served, of ten that wait
-    answers = 10 * CLIENTS
+    answers = 4 * CLIENTS
     site.write(door.targets(60_000), "observe")
     with site.sitsd() as sitsd:
         following(sitsd)
-        free = overloaded(door, sitsd, answers)
+        free, free_per_s = overloaded(door, answers)
         assert set(free.statuses) == {200}
     slo_s = sorted(free.ttft_s)[len(free.ttft_s) // 2] / 3
     site.write(door.targets(slo_s * 1e3), "control")
     with site.sitsd() as sitsd:
         following(sitsd)
-        held = overloaded(door, sitsd, answers)
+        held, held_per_s = overloaded(door, answers)
         assert held.statuses[503] > 0
         assert all(1 <= int(seconds) <= 60 for seconds in held.retry_after)
         assert becomes(lambda: [d for d in sitsd.decisions() if d["ack"] == "applied"])
         becomes(lambda: door.gate.max_queued < 1000)
     assert door.at_start()
-    good = {
-        name: sum(t <= slo_s for t in each.ttft_s) / len(each.ttft_s)
-        for name, each in (("free", free), ("held", held))
-    }
-    print(f"TTFT SLO {slo_s * 1e3:.0f} ms: on time of those answered {good}")
-    assert good["held"] > 2 * good["free"]
+    good = [sum(t <= slo_s for t in each.ttft_s) / len(each.ttft_s) for each in (free, held)]
+    print(
+        f"TTFT SLO {slo_s * 1e3:.0f} ms: {good[1]:.1%} of the answers on time, {good[0]:.1%}"
+        f" without control; {held_per_s / free_per_s:.2f} times as many answers a second"
+    )
+    assert good[1] > 2 * good[0]
 
 
 def test_whoever_is_killed_haproxy_has_its_own_values_in_the_end(door: Door, site: Site) -> None:
@@ -113,24 +113,19 @@ def test_whoever_is_killed_haproxy_has_its_own_values_in_the_end(door: Door, sit
     def limited() -> bool:
         return not door.at_start()
 
-    for victim in ("adapter", "controller", "agent"):
+    for module in ("controller.adapters.command", "controller.process", None):
         with site.sitsd() as sitsd:
             following(sitsd)
             with asking(door.gate, clients=CLIENTS, max_tokens=TOKENS):
                 becomes(limited)
-                if victim == "agent":
+                if module is None:
                     sitsd.kill()
                     becomes(door.at_start)
                     continue
-                for process in psutil.Process(sitsd.process.pid).children():
-                    if any(
-                        f"controller.{word}" in " ".join(process.cmdline())
-                        for word in ({"adapter": ("adapters",), "controller": ("process",)}[victim])
-                    ):
-                        os.kill(process.pid, signal.SIGKILL)
+                os.kill(child(sitsd, module), signal.SIGKILL)
                 becomes(limited)
                 following(sitsd)
-        assert door.at_start(), victim
+        assert door.at_start(), module
 
 
 def test_an_adapter_whose_haproxy_is_gone_is_a_problem_that_is_told(door: Door, site: Site) -> None:

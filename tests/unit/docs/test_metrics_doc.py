@@ -57,6 +57,7 @@ def families() -> Iterator[Metric]:
         slo_ms={"ttft": 1.0},
         versions={"canary": VersionFigures(1, 1, 0, 2, 0, 9, EMPTY, EMPTY)},
         stages=stage_reports([Sample(0, 0, 1, 8), Sample(1, SAMPLE_NS, 2, 8)]),
+        adapter={"kind": "haproxy", "state": "serving", "restarts": 0},
         advice=advise(Advice(), Observed(1.0, 500.0, 1.0, 1.0, 2.0, 1.0, 1.0, 0, 0)),
     )
     loop = {
