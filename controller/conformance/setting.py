@@ -109,7 +109,8 @@ def whole_numbers(probe: Probe) -> None:
     before = probe.get()
     for name, knob in probe.hello.knobs.items():
         if knob.unit != "ratio" and knob.maximum > knob.minimum:
-            probe.set({name: knob.minimum + 0.5}, lease_ms=BRIEF_MS).refused("bad_request")
+            half = knob.minimum + (0.5 if knob.start != knob.minimum + 0.5 else 0.25)
+            probe.set({name: half}, lease_ms=BRIEF_MS).refused("bad_request")
     unchanged(before, probe.get())
 
 

@@ -180,6 +180,12 @@ class PromisesForEver(Leases):
         super().prepare(now_ns, *args, term_ms=term_ms + 5000 if term_ms == 150 else term_ms)
 
 
+class PromisesInSilence(Leases):
+    def prepare(self, *args: Any, term_ms: int) -> None:
+        super().prepare(*args, term_ms=term_ms)
+        self.version -= 1
+
+
 class CommitsOnce(Leases):
     def commit(self, now_ns: int, owner: str, epoch: int) -> None:
         self._committed_epoch = 0
@@ -360,6 +366,14 @@ class TellsNoOne(AdminServer):
         self._engine.expire()
 
 
+class TellsTooOften(AdminServer):
+    def _answer(self, client: Any, line: bytes) -> dict[str, Any]:
+        answer = super()._answer(client, line)
+        if client.period_ns is not None:
+            client.period_ns = 1 * MS
+        return answer
+
+
 class TellsWhoAskedFirst(AdminServer):
     def _answer(self, client: Any, line: bytes) -> dict[str, Any]:
         first = client.watch_id
@@ -506,6 +520,7 @@ CASES: tuple[tuple[type, set[str]], ...] = (
     (PreparesAtOnce, {"prepare", "abort", "commit-of-nothing", "promise-lapses"}),
     (PreparesAnything, {"prepare-is-checked"}),
     (PromisesForEver, {"promise-lapses"}),
+    (PromisesInSilence, {"watch-promises"}),
     (CommitsOnce, {"commit-repeated"}),
     (CommitsFromThePrepare, {"commit"}),
     (AbortsWithAnError, {"abort"}),
@@ -538,7 +553,10 @@ CASES: tuple[tuple[type, set[str]], ...] = (
     (ClosesOnNonsense, {"bad-json"}),
     (NumbersOnly, {"ids"}),
     (AnswersEmptyLines, {"empty-lines"}),
-    (TellsNoOne, {"watch-changes", "event-fields", "watch-period", "watch-replaced"}),
+    (TellsNoOne, {
+        "watch-changes", "watch-promises", "event-fields", "watch-period", "watch-replaced",
+    }),
+    (TellsTooOften, {"watch-period"}),
     (TellsWhoAskedFirst, {"watch-replaced"}),
     (EventsAreResponses, {"event-fields"}),
     (ReleasesAtClose, {"close-keeps-lease"}),

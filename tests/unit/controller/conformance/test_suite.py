@@ -25,6 +25,7 @@ from tests.unit.controller.conformance.engines import (
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "engine-protocol.md"
 PROMISES = {
+    "watch-promises",
     "prepare", "prepare-is-checked", "commit", "commit-repeated", "commit-of-nothing", "abort",
     "promise-holds-others", "promise-lapses", "later-replaces", "promise-outlives-lease",
     "release-drops-promise",
