@@ -238,7 +238,9 @@ class Supervisor:
         if time.monotonic() < self._guard_at_s:
             return
         try:
-            self._guard, self._heartbeat = start_guard(self._undo_path, GUARD_TIMEOUT_MS)
+            self._guard, self._heartbeat = start_guard(
+                self._undo_path, GUARD_TIMEOUT_MS, self._policy.agent.adapters_dir
+            )
         except (RuntimeError, OSError) as error:
             # without a guard there is no controller: nothing could undo what it does
             self._guard = None

@@ -1,9 +1,10 @@
 """The watchdog: undoes every limit when those who set them are dead, stopped or hung.
 
-`python -m controller.limits.guard --undo PATH --fd N --timeout-ms 700`. It waits on a pipe whose
-write end the agent and the controller hold; the controller writes a byte ('b') each 100 ms. End of
-file means that both are gone: the list is run and the guard ends. Silence for the timeout while
-there is a list means that the controller is stopped or hung: the list is run and the guard stays.
+`python -m controller.limits.guard --undo PATH --adapters DIR --fd N --timeout-ms 700`. It waits on
+a pipe whose write end the agent and the controller hold; the controller writes a byte ('b') each
+100 ms. End of file means that both are gone: the list is run, then what adapters that died too have
+left in DIR, and the guard ends. Silence for the timeout while there is a list means that the
+controller is stopped or hung: the list is run and the guard stays.
 
 It ignores SIGTERM, SIGINT and SIGHUP, so that stopping the service cannot take it away before its
 work is done, and imports little: it has to run when memory and CPU are short.
@@ -33,8 +34,16 @@ _TRY_EVERY_S: Final = 0.2
 _PACKAGES: Final = Path(__file__).parents[2]
 
 
-def start_guard(undo_path: Path, timeout_ms: int) -> "tuple[Popen[bytes], int]":
+ADAPTERS_TIMEOUT_S: Final = 30.0
+"""How long the adapters' undo files may take: an engine may not answer."""
+
+
+def start_guard(
+    undo_path: Path, timeout_ms: int, adapters: Path | None = None
+) -> "tuple[Popen[bytes], int]":
     """Start a guard for the list at `undo_path`; returns when it is on watch, with its pipe.
+
+    `adapters` is where the undo files of adapters are, if there are any.
 
     The second value is the pipe's write end. The caller keeps it open as long as it lives and hands
     it to the controller alone, with `pass_fds`: it is close-on-exec, so no other child gets it and
@@ -45,7 +54,9 @@ def start_guard(undo_path: Path, timeout_ms: int) -> "tuple[Popen[bytes], int]":
     from subprocess import DEVNULL, PIPE, Popen
 
     read_fd, write_fd = os.pipe()
-    options = ("--undo", str(undo_path.absolute()), "--fd", str(read_fd))
+    options = ["--undo", str(undo_path.absolute()), "--fd", str(read_fd)]
+    if adapters is not None:
+        options += ["--adapters", str(adapters.absolute())]
     # Without site, since the packages are in the working directory; -E for a hostile environment.
     command = (sys.executable, "-E", "-S", "-m", __name__, *options)
     guard: Popen[bytes] | None = None
@@ -70,8 +81,8 @@ def start_guard(undo_path: Path, timeout_ms: int) -> "tuple[Popen[bytes], int]":
     return guard, write_fd
 
 
-def watch(undo_path: Path, fd: int, timeout_ms: int) -> int:
-    """Guard the list at `undo_path` until the pipe's end; 0 if nothing is left on it then."""
+def watch(undo_path: Path, fd: int, timeout_ms: int, adapters: Path | None = None) -> int:
+    """Guard the list at `undo_path` until the pipe's end; 0 if nothing is left to undo then."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     last = Report()
@@ -85,9 +96,34 @@ def watch(undo_path: Path, fd: int, timeout_ms: int) -> int:
     for _ in range(LAST_TRIES):
         last = _run(undo_path, "agent and controller are gone", last)
         if last.complete:
-            return 0
+            break
         time.sleep(_TRY_EVERY_S)
-    return 1
+    undone = adapters is None or undo_adapters(adapters)
+    return 0 if last.complete and undone else 1
+
+
+def undo_adapters(directory: Path) -> bool:
+    """Bring engines back whose adapters were killed; whether nothing is left.
+
+    In a process of its own: that needs the engine's protocol, and this one imports nothing. One
+    that still runs ends by itself, and is waited for.
+    """
+    if not any(directory.glob("*.undo.json")):
+        return True
+    from subprocess import DEVNULL, SubprocessError, run
+
+    command = (sys.executable, "-E", "-m", "controller.adapters.command", "--undo", str(directory))
+    with suppress(OSError, SubprocessError):
+        done = run(
+            command,
+            cwd=_PACKAGES,
+            stdin=DEVNULL,
+            stdout=2,
+            timeout=ADAPTERS_TIMEOUT_S,
+            check=False,
+        )
+        return done.returncode == 0
+    return False
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -96,6 +132,7 @@ def main(arguments: Sequence[str]) -> int:
         signal.signal(each, signal.SIG_IGN)
     parser = ArgumentParser(prog="sits-guard", description="Undo CPU limits when their owners die.")
     parser.add_argument("--undo", type=Path, required=True, help="the undo list")
+    parser.add_argument("--adapters", type=Path, help="where adapters have their undo files")
     parser.add_argument("--fd", type=int, required=True, help="the read end of the heartbeat pipe")
     parser.add_argument("--timeout-ms", type=int, required=True, help="silence that is too long")
     options = parser.parse_args(arguments)
@@ -104,7 +141,7 @@ def main(arguments: Sequence[str]) -> int:
     with suppress(OSError):
         os.write(1, b"r")
     os.dup2(0, 1)
-    return watch(options.undo, options.fd, options.timeout_ms)
+    return watch(options.undo, options.fd, options.timeout_ms, options.adapters)
 
 
 def _run(undo_path: Path, why: str, last: Report) -> Report:

@@ -128,6 +128,22 @@ def test_whoever_is_killed_haproxy_has_its_own_values_in_the_end(door: Door, sit
         assert door.at_start(), module
 
 
+def test_if_agent_and_adapter_are_killed_at_once_the_guard_brings_haproxy_back(
+    door: Door, site: Site
+) -> None:
+    site.write(door.targets(1), "control")
+    with site.sitsd() as sitsd:
+        following(sitsd)
+        adapter = child(sitsd, "controller.adapters.command")
+        with asking(door.gate, clients=CLIENTS, max_tokens=TOKENS):
+            becomes(lambda: not door.at_start())
+            # stopped, so that it does not see the agent's end before its own
+            os.kill(adapter, signal.SIGSTOP)
+            sitsd.kill()
+            os.kill(adapter, signal.SIGKILL)
+            becomes(door.at_start)
+
+
 def test_an_adapter_whose_haproxy_is_gone_is_a_problem_that_is_told(door: Door, site: Site) -> None:
     site.write(door.targets(60_000), "control")
     with site.sitsd() as sitsd:
