@@ -9,11 +9,11 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from tests.engines.triton.install import backends, home, install, server
 
@@ -37,6 +37,7 @@ class Server:
     port: int
     metrics_port: int
     options: tuple[str, ...]
+    wrap: Callable[[list[str]], list[str]]
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -74,7 +75,11 @@ class Server:
         }
         with (self.directory / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                arguments, stdout=log, stderr=log, env=environment, start_new_session=True
+                self.wrap(arguments),
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
             )
         deadline = time.monotonic() + READY_S
         while not self.is_ready():
@@ -123,8 +128,16 @@ class Server:
 
 
 @contextmanager
-def triton_server(directory: Path, *options: str, window_ms: float = START_MS) -> Iterator[Server]:
-    """A server with copies of the models below `directory`; nothing of it is left at the end."""
+def triton_server(
+    directory: Path,
+    *options: str,
+    window_ms: float = START_MS,
+    wrap: Callable[[list[str]], list[str]] = list,
+) -> Iterator[Server]:
+    """A server with copies of the models below `directory`; nothing of it is left at the end.
+
+    It is started by the command that `wrap` makes of its own.
+    """
     shutil.copytree(MODELS, directory / "models")
     config = directory / "models" / "batcher" / "config.pbtxt"
     config.write_text(config.read_text().replace(_delay(START_MS), _delay(window_ms)))
@@ -132,7 +145,7 @@ def triton_server(directory: Path, *options: str, window_ms: float = START_MS) -
     # the server adds the port to the socket's name
     address = f"unix:{directory / 'grpc'}:1"
     options = options or ("--model-control-mode=explicit", "--load-model=*")
-    running = Server(directory, address, _free_port(), _free_port(), options)
+    running = Server(directory, address, _free_port(), _free_port(), options, wrap)
     try:
         running.start()
         yield running
@@ -185,15 +198,13 @@ def traffic(port: int, model: str, clients: int, pause_s: float = 0.01) -> Itera
 
 
 def ask(connection: http.client.HTTPConnection, model: str) -> float:
-    """One request of one item; the size of the batch that it was computed in."""
-    body: dict[str, Any] = {
-        "inputs": [{"name": "IN", "datatype": "FP32", "shape": [1, 16], "data": [0.5] * 16}]
-    }
-    connection.request("POST", f"/v2/models/{model}/infer", json.dumps(body))
+    """One request of one item, answered as a stream; the size of the batch it was computed in."""
+    body = json.dumps({"IN": [0.5] * 16})
+    connection.request("POST", f"/v2/models/{model}/generate_stream", body)
     response = connection.getresponse()
     text = response.read()
     assert response.status == 200, text[:200]
-    return float(json.loads(text)["outputs"][0]["data"][0])
+    return float(json.loads(text.removeprefix(b"data: "))["OUT"][0])
 
 
 def _free_port() -> int:
