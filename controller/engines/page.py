@@ -11,7 +11,9 @@ fence around its two writes of `sequence`.
 import mmap
 import os
 import struct
-from collections.abc import Callable, Iterable
+import sys
+from array import array
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from pathlib import Path
@@ -28,6 +30,8 @@ _STEP: Final = struct.Struct("<6Q")
 _NOW_AT: Final = 64
 _STEPS_AT: Final = 256
 PAGE_BYTES: Final = 4096
+_NOW_END: Final = _NOW_AT + _NOW.size
+_SWAPPED: Final = sys.byteorder != "little"
 _SEQUENCE_AT: Final = 16
 _SEQUENCE: Final = struct.Struct("<Q")
 
@@ -122,15 +126,18 @@ class PageWriter:
 
     def write(self, now: EngineNow, step: Step | None = None) -> None:
         """Publish `now`, and `step` if one has just ended."""
-        self.publish(_figures(now), None if step is None else _step_figures(step))
+        self.publish(array("Q", _figures(now)), None if step is None else _step_figures(step))
 
-    def publish(self, now: Iterable[int], step: tuple[int, int, int, int, int, int] | None) -> None:
+    def publish(self, now: "array[int]", step: tuple[int, int, int, int, int, int] | None) -> None:
         """As `write`, for who can't spend the microseconds that the two objects cost.
 
-        `now` are the fields of `EngineNow` in their order, `step` those of `Step`.
+        `now` are the fields of `EngineNow` in their order, of type code Q; `step` those of `Step`.
         """
+        if _SWAPPED:
+            now = array("Q", now)
+            now.byteswap()
         _SEQUENCE.pack_into(self._map, _SEQUENCE_AT, self._sequence + 1)
-        _NOW.pack_into(self._map, _NOW_AT, *now)
+        self._map[_NOW_AT:_NOW_END] = now
         if step is not None:
             _STEP.pack_into(self._map, _STEPS_AT + step[0] % STEP_SLOTS * _STEP.size, *step)
         self._sequence += 2

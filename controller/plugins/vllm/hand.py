@@ -67,6 +67,7 @@ _ENDED_BY_THEMSELVES: Final = frozenset({"FINISHED_STOPPED", "FINISHED_LENGTH_CA
 _computed_tokens: Final = attrgetter("num_computed_tokens")
 
 
+_StepFigures = tuple[int, int, int, int, int, int]
 _Planned = tuple[int, int, int, int, int, int, int, bool]
 """A step that is planned and not yet taken back: when it began, its tokens, those of prompts, the
 sequences that decode, cached tokens, tokens that will be sampled, prompt tokens that are done with
@@ -193,7 +194,7 @@ class Hand:
                 if index % RECOUNT_STEPS == 0:
                     self._cached_tokens = sum(map(_computed_tokens, self._scheduler.running))
                 step = index, end_ns, took_ns, prefill, decodes, cached
-        self.publish(step)
+        self._publish(end_ns, step)
         self._last_end_ns = end_ns if figures[_RUNNING] or figures[_WAITING] else 0
 
     def arrived(self, request: Any) -> None:
@@ -203,7 +204,7 @@ class Hand:
         self.prompts.arrive(request.request_id, arrived_ns, request.num_prompt_tokens)
         self._figures[_REQUESTS] += 1
         self._figures[_PROMPT_TOKENS] += request.num_prompt_tokens
-        self.publish()
+        self._publish(now_ns)
 
     def preempted(self, request: Any) -> None:
         """A running request is about to be put back, for want of memory."""
@@ -218,7 +219,11 @@ class Hand:
         self.prompts.leave(request.request_id)
         self._figures[_FINISHED] += request.status.name in _ENDED_BY_THEMSELVES
 
-    def publish(self, step: tuple[int, int, int, int, int, int] | None = None) -> None:
+    def aborted(self) -> None:
+        """Requests were taken back."""
+        self._publish(time.monotonic_ns())
+
+    def _publish(self, now_ns: int, step: _StepFigures | None = None) -> None:
         """Write the page, with `step` if one has just ended."""
         scheduler, figures, prompts = self._scheduler, self._figures, self.prompts
         waiting = len(scheduler.waiting)
@@ -231,9 +236,11 @@ class Hand:
         figures[_KV_USED] = self._cache.used()
         figures[_ON_TIME] = prompts.waiting_tokens
         if self.turns.active:
-            self._show_turns()
+            self._show_turns(now_ns)
         with self._lock:
-            self._write(step)
+            figures[_UPDATED] = now_ns
+            if self._page is not None:
+                self._page.publish(figures, step)
 
     def give_up(self, reason: str) -> None:
         """Never touch vLLM again: start values, no order of ours; who asks is told `reason`."""
@@ -313,10 +320,10 @@ class Hand:
         figures[_MAX_RUNNING] = int(leases.values["max_running"])
         figures[_MAX_BATCHED] = int(leases.values.get("max_batched_tokens", self._limits.budget))
 
-    def _write(self, step: tuple[int, int, int, int, int, int] | None = None) -> None:
+    def _write(self) -> None:
         self._figures[_UPDATED] = time.monotonic_ns()
         if self._page is not None:
-            self._page.publish(self._figures, step)
+            self._page.publish(self._figures, None)
 
     # Parts of a step, on vLLM's thread.
 
@@ -353,7 +360,7 @@ class Hand:
     def _end_turns(self) -> None:
         if self.turns.active:
             self.turns.end(self._scheduler.waiting)
-            self._show_turns()
+            self._show_turns(time.monotonic_ns())
 
     def _rules_now(self) -> Rules:
         values = self._leases.values
@@ -363,11 +370,11 @@ class Hand:
             values["prefill_tokens_per_s"] or self._rate.tokens_per_s,
         )
 
-    def _show_turns(self) -> None:
+    def _show_turns(self, now_ns: int) -> None:
         turns, figures = self.turns, self._figures
         figures[_DEFERRED] = turns.deferred
         figures[_DEFERRED_TOTAL] = turns.deferred_total
-        figures[_LONGEST] = turns.longest_deferral_ns(time.monotonic_ns()) // NS_PER_MS
+        figures[_LONGEST] = turns.longest_deferral_ns(now_ns) // NS_PER_MS
         if (tokens := turns.on_time_tokens) is not None:
             figures[_ON_TIME] = tokens
 

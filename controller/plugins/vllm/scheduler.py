@@ -94,7 +94,7 @@ def extended(base: Any) -> Any:
             finished = super().finish_requests(*args, **kwargs)
             if (hand := self._sits) is not None:
                 try:
-                    hand.publish()
+                    hand.aborted()
                 except Exception as error:
                     self._sits_failed(error)
             return finished
