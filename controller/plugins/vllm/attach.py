@@ -8,8 +8,10 @@ from typing import Any
 
 from controller.engines.contract import Hello
 from controller.engines.page import PageError, PageWriter
-from controller.plugins.vllm.hand import MAX_LEASE_MS, Hand
-from controller.plugins.vllm.knobs import offered, traits_of
+from controller.plugins.vllm.hand import Hand
+from controller.plugins.vllm.knobs import Limits, offered, traits_of
+from controller.plugins.vllm.kv_cache import KvCache
+from controller.plugins.vllm.leased import MAX_LEASE_MS, Leased
 from controller.plugins.vllm.places import admin_gid, page_path, socket_path
 from controller.plugins.vllm.turns import in_turns
 from controller.serving.calls import Calls
@@ -39,7 +41,9 @@ def _attached(scheduler: Any) -> Hand:
     try:
         traits = traits_of(scheduler)
         knobs = offered(scheduler, traits)
-        hand = Hand(scheduler, traits, knobs, page)
+        limits, cache = Limits(scheduler, traits, knobs), KvCache(scheduler)
+        leased = Leased(knobs, cache.total, limits.budget, page)
+        hand = Hand(scheduler, traits, limits, cache, leased)
         hello = Hello(
             engine="vllm",
             version=_version(),
@@ -50,14 +54,14 @@ def _attached(scheduler: Any) -> Hand:
             page=None if page is None else str(page.path.absolute()),
             max_lease_ms=MAX_LEASE_MS,
         )
-        server = AdminServer(path, hand, Calls(hand, hello), gid)
+        server = AdminServer(path, leased, Calls(leased, hello), gid)
     except BaseException:
         if page is not None:
             page.close()
         raise
     if traits.relegates:
         scheduler.waiting = in_turns(scheduler.waiting, hand.turns, hand.turns_failed)
-    hand.serve(server)
+    leased.serve(server)
     log.info("sits serves the engine contract at %s", path)
     return hand
 

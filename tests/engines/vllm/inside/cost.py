@@ -44,7 +44,7 @@ def scheduler(model: str, running: int, values: dict[str, int], waiting: int) ->
     core = Core(configuration(model, max_num_seqs=max(1, running)), blocks=20_000)
     hand = core.scheduler._sits
     if values:
-        hand.with_leases(
+        hand._leased.with_leases(
             lambda leases: leases.set(time.monotonic_ns(), "bench", 1, 10_000, values) or {}
         )
     for _ in range(running):
@@ -104,9 +104,10 @@ def parts(core: Core, plan: Any) -> dict[str, float]:
         hand._planned.clear()
 
     scheduled = us(planned)
-    page, hand._page = hand._page, None
+    leased = hand._leased
+    page, leased._page = leased._page, None
     without_page = us(plan_and_end)
-    hand._page = page
+    leased._page = page
     return {
         "top": began,
         "plan": scheduled,
