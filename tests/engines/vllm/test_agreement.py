@@ -93,6 +93,11 @@ def test_the_kernel_and_vllm_measure_the_same(
     chunks, tokens = ours("chunks_total"), theirs("generation_tokens_total")
     assert tokens == len(plan) * ANSWER
     assert ours("events_total") == tokens
-    print(f"TTFT kernel {kernel_ttft} vLLM {vllm_ttft}; chunks {chunks} tokens {tokens}")
-    print(ours("chunk_gap_seconds_sum"), ours("chunk_gap_seconds_count"))
-    print(theirs("inter_token_latency_seconds_sum"), theirs("inter_token_latency_seconds_count"))
+    # where a lagging API server puts two tokens into one chunk, there is one gap less
+    assert chunks <= tokens
+    assert ours("chunk_gap_seconds_count") == chunks - len(plan)
+    assert theirs("inter_token_latency_seconds_count") == tokens - len(plan)
+    # and still all gaps of a stream together are from its first token to its last
+    assert ours("chunk_gap_seconds_sum") == pytest.approx(
+        theirs("inter_token_latency_seconds_sum"), rel=0.1
+    )
