@@ -18,6 +18,7 @@ from controller.transaction import (
     Answered,
     Ask,
     Effect,
+    Event,
     Gone,
     Record,
     Recorded,
@@ -246,10 +247,7 @@ class Hands:
         unlinked = [key for key in keys if watches[key].link is None]
         if unlinked:
             return f"the policy names no admin socket of {', '.join(unlinked)}"
-        under_way = {
-            key for each in self._changes.values() if not each.settled for key in each.places
-        }
-        if under_way & set(keys):
+        if self._under_way() & set(keys):
             return "another change is under way there; try again"
         return ""
 
@@ -270,54 +268,26 @@ class Hands:
         if not change.holders:
             self._over(change, why)
 
-    def _step(self, change: Change, event: Any, watches: Watches, now_ns: int) -> None:
+    def _step(self, change: Change, event: Event, watches: Watches, now_ns: int) -> None:
         change.state, effects = step(change.state, event, now_ns)
         self._carry_out(change, effects, watches, now_ns)
-        if change.state.stage is Stage.DONE and not change.settled:
-            self._settle(change, watches, now_ns)
 
     def _carry_out(
         self, change: Change, effects: Iterable[Effect], watches: Watches, now_ns: int
     ) -> None:
+        """Do all of it, and then what follows from what is known at once."""
+        known: list[Answered] = []
         for effect in effects:
             match effect:
                 case Record(stage=stage):
                     self._record(change, str(stage), wait=True)
                 case Ask(name=key, call=call):
-                    self._call(change, key, call, watches.get(key), now_ns, watches)
-
-    def _call(
-        self,
-        change: Change,
-        key: str,
-        call: str,
-        watch: EngineWatch | None,
-        now_ns: int,
-        watches: Watches,
-    ) -> None:
-        """Ask an engine; one that can't be asked refuses a `prepare`, and is asked again else."""
-        link, place = watch.link if watch is not None else None, change.places[key]
-        if watch is None or link is None:
-            if call == "prepare":
-                self._step(change, Gone(key, "it is not there"), watches, now_ns)
-            return
-        match call:
-            case "prepare":
-                if not link.prepare(
-                    place.values, change.epoch, place.lease_ms, TERM_NS // _NS_PER_MS, now_ns
-                ):
-                    why = f"admin {link.state}: {link.detail}"
-                    self._step(change, Answered(key, call, "unreachable", why), watches, now_ns)
-            case "commit":
-                tag = change.tags.get(key, 0)
-                if watch.instance == place.instance:
-                    link.commit(place.values, change.epoch, place.lease_ms, tag, now_ns)
-            case "abort":
-                if watch.instance == place.instance:
-                    link.abort(change.epoch, now_ns)
-            case _:
-                _release(watch, now_ns)
-                self._step(change, Answered(key, call), watches, now_ns)
+                    answer = _call(change, key, call, watches.get(key), now_ns)
+                    known += [answer] if answer is not None else []
+        for answer in known:
+            self._step(change, answer, watches, now_ns)
+        if change.state.stage is Stage.DONE and not change.settled:
+            self._settle(change, watches, now_ns)
 
     def _settle(self, change: Change, watches: Watches, now_ns: int) -> None:
         """The transaction is over: it stands, or it never was."""
@@ -326,6 +296,7 @@ class Hands:
         for key, each in people.items():
             watch, tag = watches.get(key), change.tags.get(key, 0)
             if each.standing is Standing.COMMITTED and change.state.stands:
+                self._supersede(key)
                 change.holders.add(key)
                 if watch is not None:
                     watch.let_go()
@@ -352,6 +323,8 @@ class Hands:
     def _hold(self, change: Change, watches: Watches, now_ns: int) -> None:
         """It stands: until its time is over; a connection that was lost is taken up again."""
         if now_ns >= change.until_ns:
+            if self._under_way() & change.holders:
+                return  # what is promised there for the next one would go with it
             for key in change.holders & watches.keys():
                 _release(watches[key], now_ns)
             self._over(change, "its time is over")
@@ -362,7 +335,19 @@ class Hands:
             if link is None or link.held or not link.can_set or now_ns - asked_ns < AGAIN_NS:
                 continue
             change.asked_ns[key] = now_ns
-            self._call(change, key, "commit", watch, now_ns, watches)
+            _call(change, key, "commit", watch, now_ns)
+
+    def _supersede(self, key: str) -> None:
+        """A later change holds there now."""
+        for older in list(self._changes.values()):
+            if key in older.holders:
+                older.holders.discard(key)
+                if not older.holders:
+                    self._over(older, "another change was made there")
+
+    def _under_way(self) -> set[str]:
+        """Where a change is not decided yet."""
+        return {key for each in self._changes.values() if not each.settled for key in each.places}
 
     def _over(self, change: Change, why: str) -> None:
         if self._changes.pop(change.id, None) is None:
@@ -383,6 +368,32 @@ class Hands:
 
     def _tell(self, change_id: int, result: Mapping[str, Any]) -> None:
         self._channel.send({"type": "by_hand", "id": change_id, **result})
+
+
+def _call(
+    change: Change, key: str, call: str, watch: EngineWatch | None, now_ns: int
+) -> Answered | None:
+    """Ask an engine; the answer, where it is known at once.
+
+    One that can't be asked refuses a `prepare`; for the rest it is asked again later.
+    """
+    link, place = watch.link if watch is not None else None, change.places[key]
+    if watch is None or link is None:
+        return Answered(key, call, "unreachable", "it is not there") if call == "prepare" else None
+    term_ms = TERM_NS // _NS_PER_MS
+    match call:
+        case "prepare":
+            if not link.prepare(place.values, change.epoch, place.lease_ms, term_ms, now_ns):
+                return Answered(key, call, "unreachable", f"admin {link.state}: {link.detail}")
+        case "commit" if watch.instance == place.instance:
+            tag = change.tags.get(key, 0)
+            link.commit(place.values, change.epoch, place.lease_ms, tag, now_ns)
+        case "abort" if watch.instance == place.instance:
+            link.abort(change.epoch, now_ns)
+        case "release":
+            _release(watch, now_ns)
+            return Answered(key, call)
+    return None
 
 
 def _place(watch: EngineWatch, values: Mapping[str, float], for_ns: int) -> Place:

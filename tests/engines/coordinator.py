@@ -134,14 +134,14 @@ class Fleet:
             answer = {"type": "recorded", "id": message["id"], "stage": stage, "error": why}
             self.agent.channel.send(answer)
 
+    def hears(self, wanted: Callable[[Message], bool]) -> Message:
+        """As `until`, of what this controller has said so far too."""
+        told = [message for message in self.told if wanted(message)]
+        return told[-1] if told else self.until(wanted)
+
     def result(self, change_id: int) -> Message:
         """What became of a change, by this controller."""
-
-        def is_result(message: Message) -> bool:
-            return bool(message["type"] == "by_hand" and message["id"] == change_id)
-
-        told = [message for message in self.told if is_result(message)]
-        return told[-1] if told else self.until(is_result)
+        return self.hears(lambda m: bool(m["type"] == "by_hand" and m["id"] == change_id))
 
     def kill(self) -> None:
         """kill -9 of the coordinator."""

@@ -51,8 +51,8 @@ def test_it_is_made_everywhere_and_ends_with_its_time(three: Fleet) -> None:
 
 def test_one_of_three_that_can_not_is_left_behind(three: Fleet) -> None:
     start = start_value(three)
-    call(three.engines["e2"].admin, "set", 5, owner="other", epoch=1, lease_ms=9000, values={})
     three.start()
+    call(three.engines["e2"].admin, "set", 5, owner="other", epoch=1, lease_ms=9000, values={})
     three.ask(1, max_running=WANTED)
     result = three.result(1)
     assert result["state"] == "applied"
@@ -62,9 +62,9 @@ def test_one_of_three_that_can_not_is_left_behind(three: Fleet) -> None:
 
 def test_when_two_of_three_can_not_nothing_is_changed_anywhere(three: Fleet) -> None:
     start = start_value(three)
+    three.start()
     for name in ("e1", "e2"):
         call(three.engines[name].admin, "set", 5, owner="o", epoch=1, lease_ms=9000, values={})
-    three.start()
     three.ask(1, max_running=WANTED)
     result = three.result(1)
     assert result["state"] == "aborted"
@@ -116,7 +116,7 @@ def test_killed_before_the_decision_nothing_is_changed(three: Fleet, kept: bool)
     assert three.values("max_running") == [start] * 3
     three.start()
     if kept:
-        three.until(lambda m: is_change(m, "over"))
+        three.hears(lambda m: is_change(m, "over"))
     assert three.values("max_running") == [start] * 3
     assert [three.state(name)["prepared_epoch"] for name in three.engines] == [None] * 3
     assert three.journal.open_changes() == []
@@ -173,3 +173,43 @@ def test_all_ranks_of_an_engine_change_together_and_over_a_crash(tmp_path: Path)
         ranks.start()
         becomes(ranks, [WANTED] * 3)
         assert ranks.result(1)["state"] == "applied"
+
+
+def test_a_second_change_takes_the_place_of_the_first_and_outlives_it(three: Fleet) -> None:
+    start = start_value(three)
+    three.start()
+    three.ask(1, lease_s=2, max_running=WANTED, max_queued=50)
+    assert three.result(1)["state"] == "applied"
+    three.ask(2, lease_s=60, max_running=WANTED + 1)
+    assert three.result(2)["state"] == "applied"
+    three.hears(lambda m: is_change(m, "over") and m["id"] == 1)
+    # longer than the first one was for
+    deadline = time.monotonic() + 3
+    while time.monotonic() < deadline:
+        three.until(lambda m: m["type"] == "status")
+    assert three.values("max_running") == [WANTED + 1] * 3
+    # what the second does not name is as it was started
+    assert three.state("e0")["values"]["max_queued"] == three.state("e0")["start"]["max_queued"]
+    assert three.agent is not None
+    three.agent.channel.send({"type": "hand_back", "id": 3, "engines": [], "reason": "enough"})
+    three.until(lambda m: m["type"] == "handed_back")
+    becomes(three, [start] * 3)
+
+
+def test_where_too_few_can_be_reached_nothing_is_left_promised(three: Fleet) -> None:
+    three.start()
+    for name in ("e0", "e1"):
+        three.engines[name].process.kill()
+        three.engines[name].process.wait()
+    three.until(
+        lambda m: (
+            m["type"] == "status"
+            and [m["engines"][name]["admin"]["state"] for name in ("e0", "e1")]
+            == ["unreachable"] * 2
+        )
+    )
+    three.ask(1, max_running=WANTED)
+    result = three.result(1)
+    assert result["state"] == "aborted"
+    assert "unreachable" in result["engines"]["e0"]["detail"]
+    assert three.state("e2")["prepared_epoch"] is None
