@@ -16,6 +16,9 @@ FAULTS = (
     "`state` renamed",
     "a child span that starts before its parent",
     "an exporter retry storm",
+    "admission stuck at the cap (vllm-project/vllm#53130)",
+    "a cap below what runs",
+    "a token budget below what runs",
 )
 
 
