@@ -63,7 +63,9 @@ def service() -> Iterator[AgentClient]:
     systemctl("daemon-reload")
     started = systemctl("start", "sitsd")
     assert started.returncode == 0, started.stderr + systemctl("status", "sitsd").stdout
-    yield AgentClient(Path("/run/sits/admin.sock"), PATIENCE_S)
+    agent = AgentClient(Path("/run/sits/admin.sock"), PATIENCE_S)
+    wait_until(lambda: agent.status()["controller"]["alive"], "its controller", PATIENCE_S)
+    yield agent
     systemctl("stop", "sitsd")
 
 
