@@ -31,6 +31,7 @@ from controller.journal import (
     Journal,
     JournalError,
     JournalReader,
+    OpenChange,
 )
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -476,3 +477,22 @@ def test_a_full_and_a_read_only_disk_are_counted_and_logged_once() -> None:
     assert readonly["dropped"] == 20
     assert readonly["error"].startswith("could not open journal")
     assert len(readonly["logged"]) == 1
+
+
+def test_changes_that_are_not_over_are_found_again_and_those_of_another_boot_are_not(
+    path: Path,
+) -> None:
+    journal = Journal(path)
+    detail = {"values": {"max_running": 8}}
+    for change_id in (1, 2, 3):
+        assert journal.put_change(change_id, "preparing", detail) == ""
+    assert journal.put_change(2, "committing", detail) == ""
+    assert journal.put_change(3, "over", detail) == ""
+    journal.close()
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("update changes set boot_id = 'another' where id = 1")
+        db.commit()
+    again = Journal(path)
+    assert again.open_changes() == [OpenChange(2, "committing", detail)]
+    again.close()
+    assert again.put_change(4, "preparing", detail) != ""
