@@ -12,7 +12,7 @@ from typing import Final
 
 from bpf.layout import Counters
 from controller.actions import Proposal
-from controller.admission import QUEUE_BAND, QUEUED
+from controller.admission import QUEUED
 from controller.attribution import OUTSIDE, Cause
 from controller.batching import RUNNING, BatchMemory, BatchView, offered, proposed
 from controller.engines.page import EngineNow
@@ -37,6 +37,10 @@ SHARE_PER_S: Final = 0.03
 
 WORST: Final = -4.0
 """More than five times as many late as allowed count as five times."""
+
+BAND: Final = 0.2
+"""A change of the queue's limit by this share, or by one, is not worth a write: the rate is a count
+of some dozens."""
 
 CALM_NS: Final = 60_000_000_000
 """The queue's limit is given back when nobody has waited for so long."""
@@ -201,7 +205,7 @@ def _limit(
         return knob.start
     before = memory.point.get(QUEUED, knob.start)
     wanted = float(math.floor(max(fits, knob.minimum, 1.0)))
-    return before if abs(wanted - before) <= QUEUE_BAND * before else wanted
+    return before if abs(wanted - before) <= max(1.0, BAND * before) else wanted
 
 
 def _share(

@@ -159,18 +159,21 @@ class Asked:
 
 
 @contextmanager
-def asking(gate: Gate, clients: int, max_tokens: int, prompt: str = "hello") -> Iterator[Asked]:
-    """So many clients that stream one answer after another, each on a connection of its own."""
+def asking(gate: Gate, clients: int, max_tokens: int, model: str | None = None) -> Iterator[Asked]:
+    """So many clients that stream one answer after another, each on a connection of its own.
+
+    They come back when they are told to.
+    """
     made, stop, lock = Asked(), threading.Event(), threading.Lock()
 
     def run() -> None:
         while not stop.is_set():
             try:
-                status, retry, ttft_s = ask_once(gate, max_tokens, prompt)
+                status, retry, ttft_s = ask_once(gate, max_tokens, model)
             except (OSError, AssertionError, ValueError, IndexError) as error:
                 with lock:
                     made.failures.append(repr(error))
-                time.sleep(0.2)
+                stop.wait(1)
                 continue
             with lock:
                 made.statuses[status] += 1
@@ -179,7 +182,7 @@ def asking(gate: Gate, clients: int, max_tokens: int, prompt: str = "hello") -> 
                 else:
                     made.retry_after.append(retry)
             if status != 200:
-                time.sleep(0.2)
+                stop.wait(float(retry))
 
     threads = [threading.Thread(target=run) for _ in range(clients)]
     for thread in threads:
@@ -192,22 +195,26 @@ def asking(gate: Gate, clients: int, max_tokens: int, prompt: str = "hello") -> 
             thread.join()
 
 
-def ask_once(gate: Gate, max_tokens: int, prompt: str = "hello") -> tuple[int, str, float]:
-    """One streamed completion: status, `Retry-After`, seconds to its first event."""
-    fields: dict[str, Any] = {"prompt": prompt, "max_tokens": max_tokens}
-    fields |= {"stream": True, "ignore_eos": True}
+def ask_once(gate: Gate, max_tokens: int, model: str | None = None) -> tuple[int, str, float]:
+    """One streamed completion: status, `Retry-After`, seconds to its first event.
+
+    Without a `model` it is the reference engine's, which sends an event for each token.
+    """
+    fields: dict[str, Any] = {"prompt": "hello", "max_tokens": max_tokens}
+    fields |= {"stream": True, "ignore_eos": True, **({} if model is None else {"model": model})}
     with Client(gate) as client:
         began_s = time.monotonic()
         client.send("/v1/completions", raw=json.dumps(fields).encode())
         status, headers = client.read_head()
         if status != 200:
             return status, headers.get("retry-after", ""), 0.0
-        first_s, events = 0.0, 0
+        first_s, said = 0.0, b""
         while chunk := client.read_chunk():
             first_s = first_s or time.monotonic() - began_s
-            # HAProxy may join chunks
-            events += chunk.count(b"data: ")
-        assert events == max_tokens + 1, f"{events} events"
+            said += chunk
+        # HAProxy may join chunks
+        assert said.endswith(b"data: [DONE]\n\n")
+        assert model is not None or said.count(b"data: ") == max_tokens + 1
         return status, "", first_s
 
 
