@@ -19,7 +19,9 @@ from typing import Any, Final
 from controller.adapters.driver import AdapterError, EngineChangedError, Figures, Identity
 from controller.engines.contract import KNOBS, Knob
 
-TIMEOUT_S: Final = 1.0
+TIMEOUT_S: Final = 5.0
+"""For one exchange: a machine that is short of CPU is slow, not gone."""
+
 MOST_BYTES: Final = 1 << 20
 """Of one answer: a thousand servers."""
 

@@ -51,7 +51,7 @@ def serve(place: Place, stops: list[int], tell: Tell) -> bool:
         while True:
             began_s = time.monotonic()
             try:
-                undo_left(undo)
+                _begin(place, undo)
                 with _serving(place, undo, tell) as bridge:
                     _work(bridge, stops)
                     tell("stopped", "")
@@ -86,6 +86,18 @@ def undo_left(undo: UndoFile) -> str:
     undo.clear()
     log.warning("an adapter was ended before it could give back: %s", said)
     return said
+
+
+def _begin(place: Place, undo: UndoFile) -> None:
+    """Undo what is left, if it can be: an engine that moved may never answer where it was."""
+    left = undo.load()
+    try:
+        undo_left(undo)
+    except AdapterError as error:
+        if left is None or (left.kind, dict(left.settings)) == (place.kind, dict(place.settings)):
+            raise
+        log.warning("gave up undoing at %s: %s", dict(left.settings), error)
+        undo.set_aside()
 
 
 @contextmanager

@@ -105,6 +105,11 @@ class UndoFile:
         except OSError as error:
             raise UndoError(f"could not remove undo file '{self.path}': {error}") from error
 
+    def set_aside(self) -> None:
+        """Nobody can undo this any more; it is kept under another name for a person to look at."""
+        with suppress(OSError):
+            self.path.replace(f"{self.path}.left")
+
     def close(self) -> None:
         """Let go of the lock. Its file stays: removing it would let two hold the lock at once."""
         os.close(self._lock)

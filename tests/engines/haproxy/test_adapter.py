@@ -183,6 +183,22 @@ def test_undo_by_hand_brings_the_start_values_back(gate: Gate, tmp_path: Path) -
     assert subprocess.run(command, check=True, capture_output=True).stdout == b""
 
 
+def test_an_undo_file_of_an_engine_that_moved_away_does_not_keep_the_adapter_from_serving(
+    gate: Gate, tmp_path: Path
+) -> None:
+    with adapter(gate, tmp_path) as made:
+        made.set(max_running=2)
+        made.becomes(max_running=2)
+        made.process.kill()
+        made.process.wait()
+    left = json.loads(made.undo.read_text())
+    left["settings"]["address"] = str(tmp_path / "elsewhere.sock")
+    made.undo.write_text(json.dumps(left))
+    with adapter(gate, tmp_path) as made:
+        assert Path(f"{made.undo}.left").exists()
+        assert made.ask("hello")["knobs"]["max_running"]["start"] == 2
+
+
 def test_undo_leaves_an_adapter_that_runs_alone(gate: Gate, tmp_path: Path) -> None:
     with adapter(gate, tmp_path) as made:
         made.set(max_running=2)
@@ -237,8 +253,7 @@ def test_a_haproxy_that_is_killed_or_loses_its_socket_is_waited_for(
         until(made.serves, "the adapter")
         assert gate.maxconn == MAXCONN, "what was left was not undone"
         assert made.process.stdout is not None
-        os.set_blocking(made.process.stdout.fileno(), False)
-        states = [json.loads(line) for line in made.process.stdout.read().splitlines()]
+        states = [json.loads(made.process.stdout.readline()) for _ in range(3)]
         assert [each["state"] for each in states] == ["serving", "unreachable", "serving"]
         assert "could not talk to HAProxy" in states[1]["detail"]
         made.set(max_running=2)
