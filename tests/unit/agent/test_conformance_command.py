@@ -137,7 +137,9 @@ def squeezed(text: str) -> str:
 
 
 def test_the_documentation_s_example_is_what_the_command_prints(tmp_path: Path) -> None:
-    (example,) = re.findall(r"```console\n# sitsctl (.*)\n((?:.*\n)*?)```", DOC.read_text())
+    (example,) = re.findall(
+        r"```console\n# sitsctl (conformance .*)\n((?:.*\n)*?)```", DOC.read_text()
+    )
     command, output = example
     with serving(tmp_path, Wrong) as path:
         _, _, *options = command.split()
