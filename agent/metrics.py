@@ -379,7 +379,12 @@ def _engine_state(engines: tuple[EngineFigures, ...]) -> Iterator[Metric]:
         "sits_engine_up", "Whether the engine was found.", labels=["engine"]
     )
     admin = GaugeMetricFamily(
-        "sits_engine_admin_connected", "Whether its admin socket answers.", labels=["engine"]
+        "sits_engine_admin_connected",
+        "Whether its admin sockets all answer.",
+        labels=["engine"],
+    )
+    by_hand = GaugeMetricFamily(
+        "sits_engine_by_hand", "Whether an operator has set its knobs by hand.", labels=["engine"]
     )
     serving = GaugeMetricFamily(
         "sits_adapter_serving",
@@ -427,6 +432,8 @@ def _engine_state(engines: tuple[EngineFigures, ...]) -> Iterator[Metric]:
         if status is None:
             continue
         admin.add_metric([engine.name], float(status["admin"]["state"] == "connected"))
+        set_by_hand = any(each["by_hand"] for each in status["admin_sockets"])
+        by_hand.add_metric([engine.name], float(set_by_hand))
         now = status["now"]
         if now is not None:
             running.add_metric([engine.name], now["running"])
@@ -446,6 +453,7 @@ def _engine_state(engines: tuple[EngineFigures, ...]) -> Iterator[Metric]:
     yield from (
         present,
         admin,
+        by_hand,
         serving,
         restarts,
         running,

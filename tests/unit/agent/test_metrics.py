@@ -25,6 +25,7 @@ Labels = tuple[tuple[str, str], ...]
 
 STATUS: dict[str, Any] = {
     "admin": {"state": "connected", "detail": ""},
+    "admin_sockets": [{"by_hand": None}],
     "now": {
         "running": 3,
         "waiting": 4,

@@ -18,6 +18,7 @@ DOC = Path(__file__).parents[3] / "docs" / "metrics.md"
 
 STATUS = {
     "admin": {"state": "connected", "detail": ""},
+    "admin_sockets": [{"by_hand": None}],
     "now": {
         "running": 1,
         "waiting": 0,
