@@ -1,5 +1,6 @@
 """Others at the same knobs, and an engine that comes back smaller: sits yields, and goes on."""
 
+import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -57,6 +58,15 @@ def yields(sitsd: Sitsd, kind: str, why: str) -> dict[str, Any]:
     assert event["subject"] == "chat"
     assert why in event["detail"]["detail"]
     return event
+
+
+def asked_since(sitsd: Sitsd, started_ns: int) -> list[dict[str, Any]]:
+    """The knobs that decisions since then have set, once one of them is in force."""
+    since = [each for each in sitsd.decisions() if each["mono_ns"] > started_ns]
+    if "applied" not in {each["ack"] for each in since}:
+        return []
+    changes = [change for each in since for change in each["action"]]
+    return [each for each in changes if each["kind"] == "knob" and each["to"] != "start"]
 
 
 def test_a_lease_that_another_holds_is_waited_for(node: Node, site: Site, gap_ms: float) -> None:
@@ -131,16 +141,13 @@ def test_an_engine_killed_and_started_with_less_is_controlled_again_within_it(
             first.process.kill()
             first.process.wait()
         less = ("--max-running", "8", "--max-batched-tokens", "1024")
+        started_ns = time.monotonic_ns()
         second = stack.enter_context(engine_in(group, tmp_path, *less))
-        restarted = len(sitsd.decisions())
         here = Node(second, group, node.neighbours)
         with long_beside_short(second):
             becomes(lambda: lowered(here))
             assert knobs(second)["start"]["max_batched_tokens"] == 1024
-            becomes(lambda: sitsd.decisions()[0]["ack"] == "applied")
-        since = sitsd.decisions()[:-restarted]
-        asked = [change for each in since for change in each["action"] if change["to"] != "start"]
-        assert asked
+            asked = becomes(lambda: asked_since(sitsd, started_ns))
         assert all(
             change["to"] <= {"max_running": 8, "max_batched_tokens": 1024}.get(change["knob"], 1e9)
             for change in asked
