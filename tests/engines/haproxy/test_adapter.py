@@ -6,7 +6,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -39,26 +38,6 @@ class Adapter:
     def set(self, lease_ms: int = 10_000, **values: int) -> Any:
         epoch = self.ask("get")["epoch"] + 1
         return self.ask("set", owner="test", epoch=epoch, lease_ms=lease_ms, values=values)
-
-    @contextmanager
-    def holding(self, **values: int) -> Iterator[None]:
-        """These values under a lease that is renewed meanwhile, and released."""
-        stop = threading.Event()
-
-        def renew() -> None:
-            while not stop.wait(1):
-                self.set(**values)
-
-        self.set(**values)
-        self.becomes(**values)
-        thread = threading.Thread(target=renew)
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join()
-            self.ask("release", owner="test")
 
     def serves(self) -> bool:
         with suppress(EngineError):

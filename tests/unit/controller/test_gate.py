@@ -1,5 +1,6 @@
 """What is let into an engine of which only requests are known; the engine here is a queue model."""
 
+import json
 import math
 import random
 from collections import deque
@@ -14,6 +15,7 @@ from controller.actions import ReleaseKnobs, SetKnobs
 from controller.admission import QUEUED
 from controller.attribution import Cause
 from controller.batching import RUNNING, BatchMemory, BatchView
+from controller.codec import decode, encode
 from controller.core import IDLE_NS, CoreState, decide
 from controller.engines.contract import Knob
 from controller.engines.page import EngineNow
@@ -237,3 +239,10 @@ def test_the_share_stays_in_its_range() -> None:
     state = run(engine, 4 * capacity(engine), 90, controlled=True)
     assert LEAST_SHARE <= state.gate.share <= MOST_SHARE
     assert Gate().share == 0.7
+
+
+def test_what_is_kept_of_a_gate_goes_through_the_journal() -> None:
+    engine = Engine(LOOSE)
+    state = run(engine, 3 * capacity(engine), 30, controlled=True)
+    text = json.dumps(encode(state), allow_nan=False)
+    assert decode(CoreState, json.loads(text)) == state
