@@ -108,6 +108,7 @@ class Server:
         except subprocess.TimeoutExpired:
             self.kill()
             raise
+        self._clean()
 
     def kill(self) -> None:
         """End it and its backends at once, as a crash would."""
@@ -115,12 +116,16 @@ class Server:
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(STOP_S)
         self.process = None
-        for left in Path("/dev/shm").glob(f"{self._shared}*"):
-            left.unlink()
+        self._clean()
 
     def log(self) -> str:
         """The end of what it said."""
         return (self.directory / "log").read_text(errors="replace")[-4000:]
+
+    def _clean(self) -> None:
+        """What its backends leave in shared memory where they end before it."""
+        for left in Path("/dev/shm").glob(f"{self._shared}*"):
+            left.unlink(missing_ok=True)
 
     @property
     def _shared(self) -> str:
