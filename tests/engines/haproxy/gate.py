@@ -159,7 +159,7 @@ class Asked:
 
 
 @contextmanager
-def asking(gate: Gate, clients: int, max_tokens: int, model: str | None = None) -> Iterator[Asked]:
+def asking(gate: Gate, clients: int, max_tokens: int) -> Iterator[Asked]:
     """So many clients that stream one answer after another, each on a connection of its own.
 
     They come back when they are told to.
