@@ -101,7 +101,7 @@ class Hand:
         if prompts.waiting:
             if output.scheduled_new_reqs or prompts.returned:
                 self._look_who_began(tokens)
-            elif self._held:
+            elif self._held and len(self._scheduler.running) < self._limits.running:
                 self._look_for_a_standstill()
         advance = prompts.advance(tokens)
         decodes = len(tokens) - advance.sequences

@@ -34,7 +34,7 @@ def main() -> None:
     for row in rows:
         costs = (f"{row[part]:.2f}" for part in PARTS)
         table.add_row(str(row["running"]), row["when"], *costs)
-    Console().print(table)
+    Console(width=100).print(table)
 
 
 if __name__ == "__main__":
