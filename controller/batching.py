@@ -13,7 +13,7 @@ from controller.admission import (
     queue_point,
     relegation_point,
 )
-from controller.attribution import ON_THE_WAY, OUTSIDE, Cause
+from controller.attribution import LONG_STEP_SHARE, ON_THE_WAY, OUTSIDE, Cause
 from controller.engines.contract import Knob
 from controller.engines.page import EngineNow
 from controller.guards import DWELL_STEPS, Range, toward
@@ -101,7 +101,7 @@ def decide_batch(
     if model.trusted:
         wanted, rate = _modelled(view, signals, engine, model, margin)
     else:
-        wanted, rate = _blind(view, memory, cause, steps), 0.0
+        wanted, rate = _blind(view, memory, signals, engine, cause, steps), 0.0
     point = dict(memory.point)
     for name, goal in wanted.items():
         knob = view.knobs.get(name)
@@ -223,12 +223,25 @@ def _modelled(
     return wanted, prefill_rate(model, most, running, engine.kv_used)
 
 
-def _blind(view: BatchView, memory: BatchMemory, cause: Cause, steps: int) -> dict[str, float]:
-    """One long step is seen by many streams, one after another: it is to be cut for once."""
+def _blind(
+    view: BatchView,
+    memory: BatchMemory,
+    signals: Signals,
+    engine: EngineNow,
+    cause: Cause,
+    steps: int,
+) -> dict[str, float]:
+    """One long step is seen by many streams, one after another: it is to be cut for once.
+
+    The cause is that of the server's streams. Of its ranks, one whose own steps are short, or that
+    has nothing to do, is not to blame.
+    """
     wanted = {name: view.knobs[name].start for name in (BUDGET, RUNNING) if name in view.knobs}
     if cause is not Cause.BATCH:
         return wanted
-    if steps < DWELL_STEPS or BUDGET not in wanted:
+    least_ns = LONG_STEP_SHARE * view.slo.gap_ms * 1e6
+    is_short = 0 < signals.longest_step_ns <= least_ns or not (engine.running or engine.waiting)
+    if steps < DWELL_STEPS or BUDGET not in wanted or is_short:
         return {}
     return {BUDGET: memory.point.get(BUDGET, wanted[BUDGET]) * BLIND_CUT}
 

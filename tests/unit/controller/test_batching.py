@@ -183,6 +183,17 @@ def test_an_engine_with_one_of_the_knobs_has_that_one_changed() -> None:
     assert list(memory.point) == [BUDGET]
 
 
+def test_without_a_model_a_rank_that_has_nothing_to_do_is_not_cut() -> None:
+    idle = replace(BUSY, running=0, waiting=0)
+    assert decide(idle, model=UNTRUSTED, cause=Cause.BATCH) == (BatchMemory(), None)
+
+
+def test_without_a_model_a_rank_whose_steps_are_short_is_not_cut() -> None:
+    short = replace(window(engine=BUSY), longest_step_ns=int(VIEW.slo.gap_ms * 1e6 / 10))
+    decided = decide_batch(VIEW, BatchMemory(), short, UNTRUSTED, Cause.BATCH)
+    assert decided == (BatchMemory(), None)
+
+
 def test_without_a_model_a_batch_to_blame_is_cut_by_a_share() -> None:
     memory, action = decide(BUSY, model=UNTRUSTED, cause=Cause.BATCH)
     assert isinstance(action, SetKnobs)
