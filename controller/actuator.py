@@ -23,7 +23,7 @@ from controller.actions import (
 from controller.attribution import Cause
 from controller.batching import BatchMemory
 from controller.cpu_limits import NeighbourView
-from controller.engines.link import Ack
+from controller.engines.told import Ack
 from controller.forbidden import forbidden_knobs, forbids_weight
 from controller.limits.cgroup import CgroupError, Group, Hierarchies, cpu_group
 from controller.limits.cpu import read_weight

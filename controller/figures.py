@@ -7,8 +7,8 @@ for a while; but nobody knows whether it is still right, so in the end it is giv
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from controller.engines.link import Notice
 from controller.engines.page import EngineNow
+from controller.engines.told import Notice
 
 STALE_NS: Final = 3_000_000_000
 """A page has to show an acknowledged `set` at once; one that does not within this stands still."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from controller.actuator import Actuator
-from controller.engines.link import Ack
+from controller.engines.told import Ack
 from controller.policy_model import Mode
 from controller.transaction import (
     TERM_NS,

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from controller.engines.contract import Knob
-from controller.engines.link import RELOAD
+from controller.engines.contract import RELOAD, Knob
 from controller.guards import CUT_BAND, DEAD_BAND, rest_ns
 from controller.laws import MARGIN, noise_margin
 from controller.step_model import TRUST_STEPS, StepModel

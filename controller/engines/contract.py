@@ -32,6 +32,9 @@ KNOBS: Final = {
 }
 """Every knob the contract knows, with its unit. An engine offers those it has in `hello`."""
 
+RELOAD: Final = "reload"
+"""The `cost` of a knob whose change is dear."""
+
 ERRORS: Final = {
     "bad_json": "the line is not one JSON object",
     "bad_request": "a field is missing or has the wrong type",

@@ -6,15 +6,16 @@ with a sentence that says why, and what happened is returned as `Ack` and `Notic
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
 from controller.engines.client import EngineClient, EngineError, Event, Response
-from controller.engines.contract import ContractError, Hello, parse_hello
+from controller.engines.contract import RELOAD, ContractError, Hello, parse_hello
 from controller.engines.holding import Holding, difference
 from controller.engines.page import EngineNow, Step
 from controller.engines.showing import Showing
+from controller.engines.told import Ack, LeaseSeen, LinkState, Notice, Vote
+from controller.engines.values import MOST, numbers, whole
 
 OWNER: Final = "sits"
 """One name for every agent on this machine: a new one goes on where a dead one stopped."""
@@ -27,62 +28,11 @@ LEFT_ALONE_NS: Final = 60_000_000_000
 
 STATS_EVERY_NS: Final = 100_000_000
 
-RELOAD: Final = "reload"
-"""The `cost` of a knob whose change is dear."""
-
 DEAR_LEASE_MS: Final = 5_000
 """A lease over a knob that costs a reload is no shorter: else a pause of the agent costs two."""
 
 _VOTED: Final = frozenset({"prepare", "commit", "abort"})
 _NS_PER_MS: Final = 1_000_000
-_MAX_VALUE: Final = 2**53
-"""The contract's largest number; what is beyond it is nonsense and would not stay exact."""
-
-
-class LinkState(StrEnum):
-    """How an engine's admin socket stands."""
-
-    NONE = "none"
-    CONNECTED = "connected"
-    UNREACHABLE = "unreachable"
-    REFUSED = "refused"
-    HELD = "held"
-
-
-@dataclass(frozen=True, slots=True)
-class Ack:
-    """What became of the `set` or `release` of decision `tag`: the journal's word for it."""
-
-    tag: int
-    ack: str
-    ack_ns: int
-    detail: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Notice:
-    """A change of state worth an event in the journal."""
-
-    kind: str
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseSeen:
-    """A lease as an answer of the engine showed it, by our clock."""
-
-    owner: str
-    ends_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class Vote:
-    """The answer to a `prepare`, `commit` or `abort`; `code` is empty where it was done."""
-
-    call: str
-    epoch: int
-    code: str = ""
-    detail: str = ""
 
 
 @dataclass(slots=True)
@@ -218,7 +168,7 @@ class EngineLink:
             epoch=epoch,
             lease_ms=lease_ms,
             term_ms=term_ms,
-            values=_whole(values),
+            values=whole(values),
         )
         if request is not None:
             self._promised = epoch
@@ -358,7 +308,7 @@ class EngineLink:
             lease_ms = min(lease_ms, self.hello.max_lease_ms)
         sent = _Sent(tag, now_ns, self._epoch, again)
         request = self._request(
-            "set", now_ns, owner=OWNER, epoch=sent.epoch, lease_ms=lease_ms, values=_whole(values)
+            "set", now_ns, owner=OWNER, epoch=sent.epoch, lease_ms=lease_ms, values=whole(values)
         )
         self._holding.asked(now_ns, lease_ms * _NS_PER_MS)
         if request is not None:
@@ -470,19 +420,19 @@ class EngineLink:
     def _take_state(self, fields: Mapping[str, Any], now_ns: int) -> None:
         values = fields.get("values")
         if isinstance(values, dict):
-            self.values = _numbers(values)
+            self.values = numbers(values)
         pending = fields.get("pending")
-        self.pending = _numbers(pending) if isinstance(pending, dict) else {}
+        self.pending = numbers(pending) if isinstance(pending, dict) else {}
         owner, left_ms = fields.get("owner"), fields.get("lease_ms_left")
         self.lease = None
         if isinstance(owner, str):
-            known_ms = left_ms if type(left_ms) is int and 0 <= left_ms <= _MAX_VALUE else 0
+            known_ms = left_ms if type(left_ms) is int and 0 <= left_ms <= MOST else 0
             self.lease = LeaseSeen(owner, now_ns + known_ms * _NS_PER_MS)
         self._take_epoch(fields)
 
     def _take_epoch(self, fields: Mapping[str, Any]) -> None:
         epoch = fields.get("epoch")
-        if type(epoch) is int and epoch < _MAX_VALUE:
+        if type(epoch) is int and epoch < MOST:
             self._epoch = max(self._epoch, epoch)
 
     def _take_owner(self, fields: Mapping[str, Any], now_ns: int) -> None:
@@ -587,19 +537,3 @@ class EngineLink:
             kind = "engine_seen" if state is LinkState.CONNECTED else kind
             self._notices.append(Notice(kind, detail))
         self.state, self.detail = state, detail
-
-
-def _whole(values: Mapping[str, float]) -> dict[str, float]:
-    """Whole numbers as such: every unit but ratio takes only those."""
-    return {
-        name: int(value) if float(value).is_integer() else value for name, value in values.items()
-    }
-
-
-def _numbers(values: Mapping[object, object]) -> dict[str, float]:
-    """What of an engine's values are numbers that can be kept exact."""
-    return {
-        str(name): float(value)
-        for name, value in values.items()
-        if isinstance(value, int | float) and type(value) is not bool and abs(value) <= _MAX_VALUE
-    }

@@ -24,13 +24,10 @@ from controller.engines.link import (
     OWNER,
     RETRY_NS,
     STATS_EVERY_NS,
-    Ack,
     EngineLink,
-    LinkState,
-    Notice,
-    Vote,
 )
 from controller.engines.page import MAGIC, PAGE_BYTES, EngineNow, PageWriter, Step
+from controller.engines.told import Ack, LinkState, Notice, Vote
 from controller.reference.engine import Engine
 from controller.serving.leases import Leases
 
