@@ -201,7 +201,13 @@ class HaproxyDriver:
             if _process(self._info(ask)) != self._process:
                 raise AdapterError("HAProxy has reloaded or restarted meanwhile")
             found = self._in_force(ask)
-            wanted = {name: value for name, value in values.items() if found.get(name) != value}
+            # a change that was cut short may leave the sum of the start values in other parts
+            whole = {MAX_RUNNING: self._known().max_running}
+            wanted = {
+                name: value
+                for name, value in values.items()
+                if found.get(name) != value or whole.get(name) == value
+            }
             for command in self._commands(wanted):
                 said = ask(command).strip()
                 if said:
