@@ -1,11 +1,11 @@
 """Debian's HAProxy, unpacked in the cache and not installed: its package would start a service."""
 
-import fcntl
 import os
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Final
+
+from tests.cached import cache_root, made_once
 
 PACKAGES: Final = ("haproxy", "liblua5.3-0", "libopentracing-c-wrapper0", "libopentracing1")
 """With the libraries that only it needs."""
@@ -13,17 +13,12 @@ PACKAGES: Final = ("haproxy", "liblua5.3-0", "libopentracing-c-wrapper0", "libop
 
 def home() -> Path:
     """Where it lies: `$SITS_CACHE/haproxy`, by default in /var/cache/sits."""
-    return Path(os.environ.get("SITS_CACHE") or "/var/cache/sits") / "haproxy"
+    return cache_root() / "haproxy"
 
 
 def install(root: Path) -> Path:
     """Make sure it is there; returns `root`. A second caller waits for the first."""
-    root.parent.mkdir(parents=True, exist_ok=True)
-    with root.with_name(root.name + ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not root.exists():
-            _unpack(root)
-    return root
+    return made_once(root, _unpack)
 
 
 def command(root: Path) -> tuple[list[str], dict[str, str]]:
@@ -32,12 +27,9 @@ def command(root: Path) -> tuple[list[str], dict[str, str]]:
     return [str(root / "usr/sbin/haproxy")], {**os.environ, "LD_LIBRARY_PATH": str(libraries)}
 
 
-def _unpack(root: Path) -> None:
-    fresh = root.with_name(root.name + ".new")
-    shutil.rmtree(fresh, ignore_errors=True)
+def _unpack(fresh: Path) -> None:
     fresh.mkdir()
     subprocess.run(["apt-get", "update", "-qq"], check=True)
     subprocess.run(["apt-get", "download", "-qq", *PACKAGES], cwd=fresh, check=True)
     for package in fresh.glob("*.deb"):
         subprocess.run(["dpkg-deb", "-x", str(package), str(fresh)], check=True)
-    fresh.rename(root)

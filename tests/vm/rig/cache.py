@@ -1,7 +1,6 @@
 """The rig's cache: what is dear to make is made once, whole or not at all."""
 
 import fcntl
-import os
 import shutil
 import tempfile
 import time
@@ -10,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.cached import cache_root
 from tests.vm.rig.command import RigError
 
 LOCK_WAIT_S = 1800
@@ -17,7 +17,7 @@ LOCK_WAIT_S = 1800
 
 def default_root() -> Path:
     """Return `$SITS_CACHE/vm`, by default /var/cache/sits/vm."""
-    return Path(os.environ.get("SITS_CACHE") or "/var/cache/sits") / "vm"
+    return cache_root() / "vm"
 
 
 @dataclass(frozen=True, slots=True)
