@@ -7,6 +7,7 @@ second should not pay for pictures.
 import io
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -45,6 +46,14 @@ JSON: Final = click.option(
 )
 
 Json = dict[str, Any]
+
+_UNITS_S: Final = {"s": 1, "m": 60, "h": 3600}
+
+
+def seconds_in(text: str) -> float:
+    """A length of time such as 90s, 3m or 1h; 0 where it is none."""
+    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)([smh])", text)
+    return float(found[1]) * _UNITS_S[found[2]] if found else 0.0
 
 
 def fail(message: str, exit_code: int) -> NoReturn:

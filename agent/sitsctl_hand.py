@@ -7,12 +7,10 @@ from typing import Final
 
 import click
 
-from agent.cli import JSON, SOCKET, WRONG, Json, asking, print_answer
+from agent.cli import JSON, SOCKET, WRONG, Json, asking, print_answer, seconds_in
 
 LONGEST_S: Final = 86_400.0
 """As in `agent.api`, which is not imported for it."""
-
-_UNITS_S: Final = {"s": 1, "m": 60, "h": 3600}
 
 _ENGINE: Final = click.option(
     "--engine",
@@ -37,8 +35,7 @@ def _values(_: click.Context, param: click.Parameter, given: tuple[str, ...]) ->
 
 def _lease(_: click.Context, param: click.Parameter, value: str) -> float:
     """A length of time such as 60s, 5m or 1h."""
-    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)([smh])", value)
-    seconds = float(found[1]) * _UNITS_S[found[2]] if found else 0.0
+    seconds = seconds_in(value)
     if not 1 <= seconds <= LONGEST_S:
         raise click.BadParameter("a time from 1s to 24h, such as 90s or 5m", param=param)
     return seconds

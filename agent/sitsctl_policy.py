@@ -19,6 +19,7 @@ from agent.cli import (
     print_answer,
     print_json,
     readable,
+    seconds_in,
 )
 from controller.plain import plain
 
@@ -28,7 +29,6 @@ SHORTEST_S: Final = 36.0
 LONGEST_S: Final = 3600.0
 """Of a canary; as in `agent.api`, which is not imported for it."""
 
-_UNITS_S: Final = {"s": 1, "m": 60, "h": 3600}
 _FILE: Final = click.argument("file", type=click.Path(path_type=Path))
 
 
@@ -97,8 +97,7 @@ def _seconds(_: click.Context, param: click.Parameter, value: str | None) -> flo
     """A length of time such as 180s, 3m or 1h."""
     if value is None:
         return None
-    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)([smh])", value)
-    seconds = float(found[1]) * _UNITS_S[found[2]] if found else 0.0
+    seconds = seconds_in(value)
     if not SHORTEST_S <= seconds <= LONGEST_S:
         raise click.BadParameter(
             f"a time from {SHORTEST_S:g}s to {LONGEST_S / 3600:g}h, such as 180s or 3m", param=param

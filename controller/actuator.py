@@ -126,22 +126,9 @@ class Actuator:
         edge_ns: int | None,
     ) -> int:
         """Journal the decision, and do it in control mode; returns the decision's tag."""
-        self._tag += 1
         signals = dict(watch.verdict.evidence) | {"backpressure": watch.pressure.value}
-        self._channel.send(
-            {
-                "type": "decision",
-                "tag": self._tag,
-                "mono_ns": self._clock(),
-                "engine": watch.policy.name,
-                "mode": mode,
-                "cause": str(cause),
-                "action": _changes(watch, proposal),
-                "signals": signals,
-                "reason": proposal.reason,
-                "ack": "shadow" if mode == "shadow" else "pending",
-            }
-        )
+        ack = "shadow" if mode == "shadow" else "pending"
+        self._decided(watch, mode, str(cause), proposal, signals, ack)
         if mode != "control":
             return self._tag
         limits: list[SetWeight | SetQuota | ReleaseLimit] = []
@@ -163,22 +150,8 @@ class Actuator:
         reason: str,
     ) -> int:
         """Journal that an operator decided; returns the decision's tag."""
-        self._tag += 1
         proposal = Proposal((SetKnobs(values, old),), reason)
-        self._channel.send(
-            {
-                "type": "decision",
-                "tag": self._tag,
-                "mono_ns": self._clock(),
-                "engine": watch.policy.name,
-                "mode": mode,
-                "cause": OPERATOR,
-                "action": _changes(watch, proposal),
-                "signals": {},
-                "reason": reason,
-                "ack": "pending",
-            }
-        )
+        self._decided(watch, mode, OPERATOR, proposal, {}, "pending")
         return self._tag
 
     def acknowledged(self, ack: Ack, now_ns: int) -> int | None:
@@ -374,7 +347,29 @@ class Actuator:
             {"type": "ack", "tag": tag, "ack": ack, "ack_us": ack_ns // 1000, "detail": detail}
         )
 
-
-def _changes(watch: EngineWatch, proposal: Proposal) -> list[dict[str, Any]]:
-    changes = changes_of(proposal, watch.policy.name, watch.key)
-    return [change.as_dict() for change in changes]
+    def _decided(
+        self,
+        watch: EngineWatch,
+        mode: Mode,
+        cause: str,
+        proposal: Proposal,
+        signals: Mapping[str, float],
+        ack: str,
+    ) -> None:
+        """Journal a decision under the next tag."""
+        self._tag += 1
+        changes = changes_of(proposal, watch.policy.name, watch.key)
+        self._channel.send(
+            {
+                "type": "decision",
+                "tag": self._tag,
+                "mono_ns": self._clock(),
+                "engine": watch.policy.name,
+                "mode": mode,
+                "cause": cause,
+                "action": [change.as_dict() for change in changes],
+                "signals": signals,
+                "reason": proposal.reason,
+                "ack": ack,
+            }
+        )

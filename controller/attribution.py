@@ -73,6 +73,9 @@ the others stays as it is."""
 OUTSIDE: Final = ON_THE_WAY | {Cause.MEMORY, Cause.ENGINE_STOPPED}
 """Neither a smaller batch nor more CPU cures these: nothing is limited for them."""
 
+NOT_THE_POINTS: Final = OUTSIDE | {Cause.NEIGHBOUR_CPU, Cause.OWN_QUOTA}
+"""Causes for which an engine's operating point is not to be judged."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:

@@ -13,7 +13,7 @@ from typing import Final
 from bpf.layout import Counters
 from controller.actions import Proposal, ReleaseKnobs
 from controller.admission import is_pressed
-from controller.attribution import OUTSIDE, Cause
+from controller.attribution import NOT_THE_POINTS, Cause
 from controller.batching import RUNNING, BatchMemory, BatchView, decide_batch
 from controller.engines.page import Step
 from controller.gate import Gate, decide_gate, is_gate
@@ -36,9 +36,6 @@ GIVE_BACK_NS: Final = 10_000_000_000
 
 IDLE_NS: Final = 300_000_000_000
 """And when there was no traffic for so long; a shorter lull is part of the load."""
-
-NOT_THE_POINTS: Final = OUTSIDE | {Cause.NEIGHBOUR_CPU, Cause.OWN_QUOTA}
-"""Causes for which neither margin nor operating point is to be judged."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Final
 from bpf.layout import Counters
 from controller.actions import Proposal
 from controller.admission import QUEUED
-from controller.attribution import OUTSIDE, Cause
+from controller.attribution import NOT_THE_POINTS, Cause
 from controller.batching import RUNNING, BatchMemory, BatchView, offered, proposed
 from controller.engines.page import EngineNow
 from controller.laws import served_rps
@@ -63,8 +63,6 @@ HELPED: Final = 0.7
 
 LEFT_NS: Final = 300_000_000_000
 """Then the cap is left alone for so long."""
-
-STOPS: Final = OUTSIDE | {Cause.NEIGHBOUR_CPU, Cause.OWN_QUOTA}
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +177,7 @@ def decide_gate(
 ) -> tuple[BatchMemory, Proposal | None]:
     """The next operating point, or None for no change; none while something else is the cause."""
     engine, memory = signals.engine, offered(view, memory)
-    if engine is None or cause in STOPS:
+    if engine is None or cause in NOT_THE_POINTS:
         return memory, None
     point = dict(memory.point)
     if RUNNING in view.knobs:

@@ -202,11 +202,11 @@ class HaproxyDriver:
                 raise AdapterError("HAProxy has reloaded or restarted meanwhile")
             found = self._in_force(ask)
             # a change that was cut short may leave the sum of the start values in other parts
-            whole = {MAX_RUNNING: self._known().max_running}
+            start = self._known().max_running
             wanted = {
                 name: value
                 for name, value in values.items()
-                if found.get(name) != value or whole.get(name) == value
+                if found.get(name) != value or (name == MAX_RUNNING and value == start)
             }
             for command in self._commands(wanted):
                 said = ask(command).strip()

@@ -5,16 +5,16 @@ same number started at another time, is another instance.
 """
 
 import socket
-import struct
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from controller.serving.unix_socket import peer
+
 UNIX: Final = "unix:"
 """What a socket's path begins with in an address; anything else is `host:port`."""
 
-_PEERCRED: Final = struct.Struct("iII")
 _LISTENS: Final = "0A"
 """TCP_LISTEN in /proc/net/tcp (include/net/tcp_states.h)."""
 
@@ -62,11 +62,9 @@ def _unix_pid(path: str) -> int:
         sock.settimeout(1)
         try:
             sock.connect(path)
-            raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size)
+            return peer(sock)[0]
         except OSError:
             return 0
-    pid: int = _PEERCRED.unpack(raw)[0]
-    return pid
 
 
 def _listener(pid: int) -> Listener | None:

@@ -3,7 +3,6 @@
 import json
 import os
 import socket
-import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +11,8 @@ from typing import Final
 from controller.conformance.check import BreachError, NotApplicableError, check
 from controller.conformance.probe import Probe
 from controller.conformance.wire import ANSWER_S, shown
+from controller.serving.unix_socket import peer
 
-_PEERCRED: Final = struct.Struct("iII")
 _STRANGERS: Final = (65534, 65533)
 """User and group ids that own nothing: nobody, and one more should the engine run as nobody."""
 
@@ -69,8 +68,7 @@ def _engine(path: Path) -> tuple[int, int, int]:
     """Whom not to be: the engine's uid and gid, and the socket file's group."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.connect(str(path))
-        raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size)
-    _, uid, gid = _PEERCRED.unpack(raw)
+        _, uid, gid = peer(sock)
     return uid, gid, path.stat().st_gid
 
 

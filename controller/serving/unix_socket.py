@@ -20,10 +20,16 @@ class AdminError(OSError):
     """The admin socket could not be made."""
 
 
+def peer(sock: socket.socket) -> tuple[int, int, int]:
+    """Process, user and group at the other end, as it connected or listened (unix(7))."""
+    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size)
+    pid, uid, gid = _PEERCRED.unpack(raw)
+    return pid, uid, gid
+
+
 def admits(sock: socket.socket, admin_gid: int | None) -> bool:
     """Whether the peer of a connected Unix socket is root, this user, or in the admin group."""
-    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size)
-    _, uid, gid = _PEERCRED.unpack(raw)
+    _, uid, gid = peer(sock)
     if uid in {0, os.geteuid()}:
         return True
     if admin_gid is None:
