@@ -270,12 +270,10 @@ def _count(was: Transaction, now_ns: int) -> Step:
     """Count the votes, once all are in or can't matter any more."""
     prepared, waiting = was.of(Standing.PREPARED), was.of(Standing.ASKED)
     overdue = now_ns - was.stage_ns >= PREPARE_NS
-    if len(prepared) + (0 if overdue else len(waiting)) < was.quorum:
-        return _abort(
-            was,
-            f"{len(prepared)} of {len(was.participants)} prepared it, {was.quorum} had to",
-            now_ns,
-        )
+    possible = len(prepared) + (0 if overdue else len(waiting))
+    if possible < was.quorum:
+        why = f"{possible} of {len(was.participants)} could prepare it, {was.quorum} had to"
+        return _abort(was, why, now_ns)
     if waiting and not overdue:
         return was, ()
     decided = replace(was, stage=Stage.COMMITTING, recorded=False, stage_ns=now_ns)
@@ -316,7 +314,7 @@ def _finish(was: Transaction, now_ns: int) -> Step:
 def _abort(was: Transaction, why: str, now_ns: int) -> Step:
     aborting = replace(was, stage=Stage.ABORTING, recorded=True, stage_ns=now_ns, why=why)
     for name in was.of(Standing.ASKED):
-        aborting = _with(aborting, name, Standing.SILENT, "did not answer in time")
+        aborting = _with(aborting, name, Standing.SILENT, "had not answered")
     # who refused has nothing prepared, but may have been wrong about it
     told = aborting.of(Standing.PREPARED, Standing.SILENT, Standing.REFUSED)
     return _ask(aborting, told, "abort", now_ns)

@@ -68,7 +68,7 @@ def test_when_two_of_three_can_not_nothing_is_changed_anywhere(three: Fleet) -> 
     three.ask(1, max_running=WANTED)
     result = three.result(1)
     assert result["state"] == "aborted"
-    assert result["why"] == "1 of 3 prepared it, 2 had to"
+    assert result["why"] == "1 of 3 could prepare it, 2 had to"
     assert three.values("max_running") == [start] * 3
     assert three.state("e0")["prepared_epoch"] is None
 

@@ -718,8 +718,8 @@ def test_a_change_by_hand_goes_to_the_agent_as_it_was_typed(setting: Setting) ->
             "chat  left behind: refused: held by 'other'",
         ),
         (
-            {"state": "aborted", "why": "1 of 3 prepared it, 2 had to"},
-            "max_running 8: nothing was changed: 1 of 3 prepared it, 2 had to",
+            {"state": "aborted", "why": "1 of 3 could prepare it, 2 had to"},
+            "max_running 8: nothing was changed: 1 of 3 could prepare it, 2 had to",
         ),
         ({"state": "under way"}, "max_running 8: not decided yet"),
     ],

@@ -126,7 +126,7 @@ def test_when_too_few_can_prepare_all_are_told_to_abort_at_once() -> None:
     assert story.vote("c", code="held") == tuple(Ask(name, "abort") for name in "abc")
     story.take(Answered("a", "abort"))
     assert story.state.stage is Stage.DONE
-    assert story.state.why == "1 of 3 prepared it, 2 had to"
+    assert story.state.why == "1 of 3 could prepare it, 2 had to"
 
 
 def test_a_journal_that_takes_nothing_stops_it_before_anything_is_sent() -> None:
