@@ -39,15 +39,24 @@ class SetQuota:
 
 
 @dataclass(frozen=True, slots=True)
+class SetMemoryHigh:
+    """Slow a neighbour's cgroup down when it has more than `high` bytes of memory."""
+
+    target: str
+    high: int
+    old: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class ReleaseLimit:
-    """Undo what was set on a target's cgroup: `knob` is cpu_weight or cpu_quota."""
+    """Undo what was set on a target's cgroup: `knob` is cpu_weight, cpu_quota or memory_high."""
 
     target: str
     knob: str
     old: float
 
 
-Action = SetKnobs | ReleaseKnobs | SetWeight | SetQuota | ReleaseLimit
+Action = SetKnobs | ReleaseKnobs | SetWeight | SetQuota | SetMemoryHigh | ReleaseLimit
 """Anything a decision can ask for."""
 
 
@@ -80,5 +89,7 @@ def _changes(action: Action, engine: str, rank: str) -> list[Change]:
             return [Change("limit", engine, "cpu_weight", before, weight)]
         case SetQuota(target=target, cores=cores, old=was):
             return [Change("limit", target, "cpu_quota", was, round(cores, 4))]
+        case SetMemoryHigh(target=target, high=high, old=was_high):
+            return [Change("limit", target, "memory_high", was_high, high)]
         case ReleaseLimit(target=target, knob=knob, old=held):
             return [Change("limit", target or engine, knob, held, "original")]

@@ -1,0 +1,98 @@
+"""Whether memory allows a change, asked before anything is raised (seed B3: within 12 ms).
+
+From figures that are there already: the stats page's KV cache and the last look at the cgroups. So
+it reads nothing, and takes microseconds.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from controller.engines.contract import Knob
+from controller.engines.page import EngineNow
+from controller.laws import KV_WATERMARK
+from controller.memory_sentinel import MemoryView, SentinelMemory, danger_of
+
+_BUDGET: Final = "max_batched_tokens"
+_RUNNING: Final = "max_running"
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What memory allows: how far two knobs may be raised, and how many may run at all.
+
+    The `…_why` are in words, empty where nothing is in the way. `restore` is the running cap that
+    is put back at once, None for none.
+    """
+
+    running: float = math.inf
+    running_why: str = ""
+    tokens: float = math.inf
+    tokens_why: str = ""
+    cap: float = math.inf
+    cap_why: str = ""
+    restore: float | None = None
+
+
+EVERYTHING: Final = Room()
+"""Where nothing is known to be in the way."""
+
+
+def room_of(view: MemoryView, memory: SentinelMemory, engine: EngineNow | None) -> Room:
+    """What there is room for now; without figures of the engine all there is to know is danger.
+
+    So many more requests fit as what is left of the KV cache and of the cgroups' memory holds, each
+    taking as much as those that run. A step can't compute more prompt tokens than the KV cache has
+    room for.
+    """
+    cap = math.inf if memory.cap is None else memory.cap
+    danger = danger_of(view)
+    if danger is not None:
+        why = f"memory runs short: {danger.why}"
+        return Room(-math.inf, why, -math.inf, why, cap, memory.cap_why, memory.restore)
+    if engine is None:
+        return Room(cap=cap, cap_why=memory.cap_why, restore=memory.restore)
+    by_memory = engine.running + max(0.0, view.more_requests())
+    each_mib = (view.per_request or 0) / (1 << 20)
+    memory_why = f"memory has room for {by_memory:.0f} requests of {each_mib:.1f} MiB"
+    by_kv, kv_why = math.inf, ""
+    tokens, tokens_why = math.inf, ""
+    if engine.kv_total:
+        tokens = float(max(0, engine.kv_total - engine.kv_used))
+        tokens_why = f"the KV cache has room for {tokens:.0f} tokens"
+        if engine.running and engine.kv_used:
+            each = engine.kv_used / engine.running
+            left = KV_WATERMARK * engine.kv_total - engine.kv_used
+            by_kv = engine.running + max(0.0, left / each)
+            kv_why = f"the KV cache has room for {by_kv:.0f} requests of {each:.0f} tokens"
+    running, why = min((by_memory, memory_why), (by_kv, kv_why))
+    if math.isfinite(running):
+        running = float(math.floor(running))
+    return Room(running, why, tokens, tokens_why, cap, memory.cap_why, memory.restore)
+
+
+def within(
+    room: Room, point: Mapping[str, float], before: Mapping[str, float], knobs: Mapping[str, Knob]
+) -> tuple[dict[str, float], str]:
+    """`point` as far as there is room, and why it was clipped, empty if it was not.
+
+    Only raises are clipped, to no less than what is in force; but for the cap, which may cut.
+    """
+    fits, whys = dict(point), []
+    for name, most, why in (
+        (_RUNNING, room.running, room.running_why),
+        (_BUDGET, room.tokens, room.tokens_why),
+    ):
+        knob = knobs.get(name)
+        if knob is None or name not in fits:
+            continue
+        old = before.get(name, knob.start)
+        if fits[name] > old and fits[name] > most and room.restore is None:
+            fits[name] = max(old, most, knob.minimum)
+            whys.append(f"{name} is not raised to {point[name]:g}: {why}")
+    running = knobs.get(_RUNNING)
+    if running is not None and fits.get(_RUNNING, running.start) > room.cap:
+        fits[_RUNNING] = max(room.cap, running.minimum)
+        whys.append(f"{_RUNNING} is kept at {fits[_RUNNING]:g}: {room.cap_why}")
+    return fits, "; ".join(whys)

@@ -1,0 +1,222 @@
+"""Reads how much memory an engine's cgroups and the machine have left, cgroup v2 and v1.
+
+Every file is opened once. What counts as used is what reclaim can't give back: the kernel frees
+clean file pages before it kills, so they are not used up.
+"""
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from controller.limits.cgroup import MOUNTINFO, CgroupError, Group, cgroup_mounts
+from controller.pressure import parse_figures, places_of
+
+MEMINFO: Final = Path("/proc/meminfo")
+NO_LIMIT: Final = 1 << 60
+"""A v1 limit above this is the kernel's word for none (PAGE_COUNTER_MAX, 2^63 less a page)."""
+
+LOOK_CLOSER: Final = 0.5
+"""Below this share of its limit a group's memory.stat is not read: it makes the kernel add up the
+counts of all groups below it."""
+
+_READ_BYTES: Final = 16 * 1024
+_RECLAIMABLE: Final = {
+    1: ("total_inactive_file", "total_active_file"),
+    2: ("inactive_file", "active_file", "slab_reclaimable"),
+}
+_USED: Final = {1: "memory.usage_in_bytes", 2: "memory.current"}
+_LIMITS: Final = {1: ("memory.limit_in_bytes",), 2: ("memory.max", "memory.high")}
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A cgroup with a limit: `used` bytes of `limit`; "" is the machine."""
+
+    path: str
+    limit: int
+    used: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One look. `used` is the engine's own, None where it has no group of its own.
+
+    Events and times only grow: `low` and `high` of memory.events (v1: failcnt for `high`),
+    `some_ns` and `full_ns` of its pressure. 0 where the kernel does not say.
+    """
+
+    levels: tuple[Level, ...] = ()
+    used: int | None = None
+    low: int = 0
+    high: int = 0
+    some_ns: int = 0
+    full_ns: int = 0
+
+
+def parse_meminfo(text: str) -> tuple[int, int] | None:
+    """Total and available bytes of the machine; None if the text does not say."""
+    found = {}
+    for line in text.splitlines():
+        name, _, rest = line.partition(":")
+        value = rest.removesuffix(" kB").strip()
+        if name in {"MemTotal", "MemAvailable"} and value.isdecimal():
+            found[name] = int(value) << 10
+    if len(found) < 2 or not found["MemTotal"]:
+        return None
+    return found["MemTotal"], found["MemAvailable"]
+
+
+def parse_limit(text: str) -> int | None:
+    """A limit in bytes, None for none; what is no number is none."""
+    text = text.strip()
+    return int(text) if text.isdecimal() and int(text) < NO_LIMIT else None
+
+
+def parse_pressure(text: str) -> tuple[int, int]:
+    """The totals of `some` and `full` in ns; 0 for a line that is not there."""
+    totals = {"some": 0, "full": 0}
+    for line in text.splitlines():
+        kind, _, rest = line.partition(" ")
+        _, _, total = rest.partition("total=")
+        if kind in totals and total.isdecimal():
+            totals[kind] = int(total) * 1_000
+    return totals["some"], totals["full"]
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """A cgroup of the memory controller: its path, where it is, and of which version it is."""
+
+    path: str
+    directory: Path
+    version: int
+
+
+def memory_groups(mountinfo: str, membership: str) -> tuple[Directory, ...]:
+    """A process's cgroup with the memory controller and all above it but the root, own first.
+
+    From the texts of /proc/PID/mountinfo and /proc/PID/cgroup; nothing without one.
+    """
+    paths: dict[str, str] = {}
+    for line in membership.splitlines():
+        _, _, rest = line.partition(":")
+        names, _, path = rest.partition(":")
+        paths |= dict.fromkeys(names.split(","), path)
+    mounts = list(cgroup_mounts(mountinfo))
+    v1 = [m for kind, m, names in mounts if kind == "cgroup" and "memory" in names]
+    v2 = [m for kind, m, _ in mounts if kind == "cgroup2"]
+    name, version, found = ("memory", 1, v1) if v1 else ("", 2, v2)
+    if not found or name not in paths:
+        return ()
+    mount = min(found, key=lambda each: len(each.root))
+    parts = [part for part in paths[name].split("/") if part]
+    groups = []
+    for depth in range(len(parts), 0, -1):
+        path = "/" + "/".join(parts[:depth])
+        with suppress(CgroupError):
+            groups.append(Directory(path, mount.directory(path), version))
+    return tuple(groups)
+
+
+def memory_used(directory: Path) -> int | None:
+    """The bytes that a v2 cgroup has; None where that can't be read."""
+    try:
+        return int((directory / _USED[2]).read_text())
+    except (OSError, ValueError):
+        return None
+
+
+class MemoryReader:
+    """Reads them for the processes of one group. Nothing here raises: what can't be read is none.
+
+    `reads` counts system calls for files read since the start.
+    """
+
+    def __init__(self, group: Group | None, meminfo: Path = MEMINFO) -> None:
+        """Without a `group` only the machine is looked at."""
+        self._group = group
+        self._meminfo = meminfo
+        self._groups: tuple[Directory, ...] = ()
+        self._pressure: Path | None = None
+        self._files: dict[Path, int | None] = {}
+        self.reads = 0
+
+    def read(self) -> Reading:
+        """One look."""
+        if not self._groups:
+            self._find()
+        levels = [level for each in self._groups if (level := self._level(each)) is not None]
+        machine = parse_meminfo(self._text(self._meminfo))
+        if machine is not None:
+            total, available = machine
+            levels.append(Level("", total, total - available))
+        if not self._groups:
+            return Reading(tuple(levels))
+        own = self._groups[0]
+        pressure = self._text(self._pressure) if self._pressure is not None else ""
+        some_ns, full_ns = parse_pressure(pressure)
+        used, low, high = self._used(own, 0), 0, 0
+        if own.version == 1:
+            high = _whole(self._text(own.directory / "memory.failcnt")) or 0
+        else:
+            events = parse_figures(self._text(own.directory / "memory.events"))
+            low = events.get("low", 0)
+            high = events.get("high", 0) + events.get("max", 0)
+        return Reading(tuple(levels), used, low, high, some_ns, full_ns)
+
+    def close(self) -> None:
+        """Close what is open."""
+        for fd in self._files.values():
+            if fd is not None:
+                os.close(fd)
+        self._files.clear()
+        self._groups = ()
+
+    def _find(self) -> None:
+        if self._group is None:
+            return
+        with suppress(OSError, ValueError):
+            (pid, *_) = (self._group.directory / "cgroup.procs").read_text().split()
+            membership = Path("/proc", pid, "cgroup").read_text()
+            mountinfo = MOUNTINFO.read_text()
+            self._groups = memory_groups(mountinfo, membership)
+            v2 = places_of(mountinfo, membership).v2
+            self._pressure = v2 / "memory.pressure" if v2 is not None else None
+
+    def _level(self, each: Directory) -> Level | None:
+        limits = [parse_limit(self._text(each.directory / name)) for name in _LIMITS[each.version]]
+        limit = min((found for found in limits if found is not None), default=None)
+        if limit is None:
+            return None
+        used = self._used(each, limit)
+        return Level(each.path, limit, used) if used is not None else None
+
+    def _used(self, each: Directory, limit: int) -> int | None:
+        """What reclaim can't give back, if it is near the limit; else all."""
+        used = _whole(self._text(each.directory / _USED[each.version]))
+        if used is None or used < LOOK_CLOSER * limit:
+            return used
+        stat = parse_figures(self._text(each.directory / "memory.stat"))
+        return max(0, used - sum(stat.get(name, 0) for name in _RECLAIMABLE[each.version]))
+
+    def _text(self, file: Path) -> str:
+        if file not in self._files:
+            try:
+                self._files[file] = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                self._files[file] = None
+        fd = self._files[file]
+        if fd is None:
+            return ""
+        self.reads += 1
+        try:
+            return os.pread(fd, _READ_BYTES, 0).decode(errors="replace")
+        except OSError:
+            return ""
+
+
+def _whole(text: str) -> int | None:
+    text = text.strip()
+    return int(text) if text.isdecimal() else None

@@ -1,0 +1,90 @@
+"""What the loop keeps of one engine's memory between looks, and what it makes of it."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from controller.limits.cgroup import Group
+from controller.memory_history import EVENTS_NS, PRESSURE_NS, Growth, PerRequest, Rise
+from controller.memory_reader import MemoryReader, memory_used
+from controller.memory_sentinel import MemoryView, NeighbourMemory
+
+LOOK_EVERY_NS: Final = 250_000_000
+LOOK_CLOSELY_NS: Final = 50_000_000
+"""While memory runs short: a gigabyte a second takes 50 MB between two looks."""
+
+
+class MemoryWatch:
+    """Looks four times a second, and twenty times while memory runs short."""
+
+    def __init__(self, group: Group | None) -> None:
+        """Without a `group` of the engine's own only the machine's memory is watched."""
+        self.reader = MemoryReader(group)
+        self.view = MemoryView()
+        self._looked_ns = 0
+        self._growth: dict[str, Growth] = {}
+        self._low, self._high = Rise(EVENTS_NS), Rise(EVENTS_NS)
+        self._some, self._full = Rise(PRESSURE_NS), Rise(PRESSURE_NS)
+        self._per_request = PerRequest()
+
+    def look(self, now_ns: int, running: int | None) -> bool:
+        """Look if it is time to; whether it was. `running` is None while the engine does not say.
+
+        The view keeps the neighbours it has; `see` sets them.
+        """
+        every_ns = LOOK_CLOSELY_NS if self.view.near else LOOK_EVERY_NS
+        if now_ns - self._looked_ns < every_ns:
+            return False
+        self._looked_ns = now_ns
+        reading = self.reader.read()
+        growth = {each.path: self._growth.get(each.path) or Growth() for each in reading.levels}
+        self._growth = growth
+        bounds = tuple(
+            growth[each.path].take(now_ns, each.path, each.limit, each.used)
+            for each in reading.levels
+        )
+        per_request = self.view.per_request
+        if running is not None and reading.used is not None:
+            per_request = self._per_request.take(now_ns, running, reading.used)
+        self.view = MemoryView(
+            bounds,
+            low_events=self._low.take(now_ns, reading.low),
+            high_events=self._high.take(now_ns, reading.high),
+            some=_share(self._some, now_ns, reading.some_ns),
+            full=_share(self._full, now_ns, reading.full_ns),
+            per_request=per_request,
+            neighbours=self.view.neighbours,
+        )
+        return True
+
+    def see(self, neighbours: Iterable[NeighbourMemory]) -> None:
+        """These are the neighbours whose memory can be limited now."""
+        self.view = replace(self.view, neighbours=tuple(neighbours))
+
+    def forget(self) -> None:
+        """The engine started anew, or nobody looked for a while."""
+        self._growth.clear()
+        self._per_request = PerRequest()
+        self._low, self._high = Rise(EVENTS_NS), Rise(EVENTS_NS)
+        self._some, self._full = Rise(PRESSURE_NS), Rise(PRESSURE_NS)
+        self.view = replace(self.view, per_request=None)
+
+    def close(self) -> None:
+        """Close what is open."""
+        self.reader.close()
+
+
+def neighbour_memory(
+    groups: Iterable[tuple[str, Group, int]], shared: frozenset[str] = frozenset()
+) -> tuple[NeighbourMemory, ...]:
+    """What neighbours have, from their names, groups and least bytes; only those of v2 say it."""
+    return tuple(
+        NeighbourMemory(name, group.path, used, least, name in shared)
+        for name, group, least in groups
+        if group.version == 2 and (used := memory_used(group.directory)) is not None
+    )
+
+
+def _share(rise: Rise, now_ns: int, total_ns: int) -> float:
+    rose_ns = rise.take(now_ns, total_ns)
+    return min(1.0, rose_ns / 1e9 / rise.seconds) if rise.seconds > 0 else 0.0
