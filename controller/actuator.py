@@ -16,6 +16,7 @@ from controller.actions import (
     ReleaseKnobs,
     ReleaseLimit,
     SetKnobs,
+    SetMemoryHigh,
     SetQuota,
     SetWeight,
     changes_of,
@@ -36,6 +37,10 @@ from controller.wire import Channel
 PAUSE_NS: Final = 5_000_000_000
 OPERATOR: Final = "operator"
 """The cause of what somebody decided by hand."""
+
+
+LimitAction = SetWeight | SetQuota | SetMemoryHigh | ReleaseLimit
+"""What is done to a cgroup."""
 
 
 @dataclass(slots=True)
@@ -131,7 +136,7 @@ class Actuator:
         self._decided(watch, mode, str(cause), proposal, signals, ack)
         if mode != "control":
             return self._tag
-        limits: list[SetWeight | SetQuota | ReleaseLimit] = []
+        limits: list[LimitAction] = []
         for action in proposal.actions:
             if isinstance(action, SetKnobs | ReleaseKnobs):
                 self._ask_engine(watch, action, edge_ns)
@@ -258,7 +263,7 @@ class Actuator:
     def _set_limits(
         self,
         watch: EngineWatch,
-        actions: Iterable[SetWeight | SetQuota | ReleaseLimit],
+        actions: Iterable[LimitAction],
         reason: str,
         edge_ns: int | None,
     ) -> None:
@@ -273,9 +278,7 @@ class Actuator:
         if not refusals and edge_ns is not None:
             self._reactions.append(now_ns - edge_ns)
 
-    def _set_limit(
-        self, watch: EngineWatch, action: SetWeight | SetQuota | ReleaseLimit, reason: str
-    ) -> str | None:
+    def _set_limit(self, watch: EngineWatch, action: LimitAction, reason: str) -> str | None:
         """Carry one action out; why it was refused, or None."""
         match action:
             case SetWeight(weight=weight):
@@ -291,6 +294,8 @@ class Actuator:
                 else:
                     self._paused[target] = self._clock() + PAUSE_NS
                 return why
+            case SetMemoryHigh():
+                return "memory.high is not set yet"
             case ReleaseLimit(target=target):
                 self._quotas.pop(target, None)
                 return self._release(self._groups.get(target) if target else watch.group)

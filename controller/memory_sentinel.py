@@ -41,9 +41,12 @@ MOST_SOME: Final = 0.40
 NEIGHBOURS_FIRST_NS: Final = 500_000_000
 """How long holding neighbours may fail to help before the engine is capped."""
 
-HOLD_DWELL_NS: Final = 1_000_000_000
-HOLD_CUT: Final = 0.9
-"""A neighbour is held to what it has, and to a tenth less each second that this does not help."""
+HOLD_SLACK: Final = 0.01
+"""A neighbour is held to this much above what it has: what is above `memory.high` is reclaimed by
+the very write that sets it, and the loop can't wait for that."""
+
+HOLD_BAND: Final = 0.1
+"""One that gave back more than this of what it was held to does not get it again meanwhile."""
 
 CAP_DWELL_NS: Final = 1_000_000_000
 CAP_CUT: Final = 0.75
@@ -170,7 +173,6 @@ class SentinelMemory:
     """Since when there has been none, None while there is or when all is over."""
     holds: Mapping[str, int] = field(default_factory=dict)
     """Neighbours and the bytes each is held to."""
-    held_ns: int = 0
     cap: float | None = None
     """The most that may run, None without a cap."""
     cap_why: str = ""
@@ -220,7 +222,7 @@ def decide_memory(
         return _recover(view, memory, now_ns, engine)
     since_ns = now_ns if memory.danger_ns is None else memory.danger_ns
     memory = replace(memory, why=danger.why, danger_ns=since_ns, calm_ns=None)
-    memory, proposal = _hold(view, memory, danger, now_ns)
+    memory, proposal = _hold(view, memory, danger)
     if engine is not None:
         helped = bool(memory.holds) and danger.bound.lasts_s > SUDDEN_S
         if not helped or now_ns - since_ns >= NEIGHBOURS_FIRST_NS:
@@ -229,25 +231,21 @@ def decide_memory(
 
 
 def _hold(
-    view: MemoryView, memory: SentinelMemory, danger: Danger, now_ns: int
+    view: MemoryView, memory: SentinelMemory, danger: Danger
 ) -> tuple[SentinelMemory, Proposal | None]:
-    """Neighbours that take from the same memory: to what they have, then to less."""
-    present = {each.name: each for each in view.neighbours if danger.bound.covers(each.cgroup)}
-    again = now_ns - memory.held_ns >= HOLD_DWELL_NS
+    """Neighbours that take from the same memory are held to what they have."""
     holds = dict(memory.holds)
     actions: list[Action] = []
-    for name, each in present.items():
-        old = holds.get(name)
-        if old is not None and not again:
-            continue
-        most = each.used if old is None else HOLD_CUT * min(old, each.used)
-        high = max(each.least, int(most))
-        if each.used > each.least and (old is None or high < old):
-            holds[name] = high
-            actions.append(SetMemoryHigh(name, high, old))
+    for each in view.neighbours:
+        old = holds.get(each.name)
+        high = max(each.least, int((1 + HOLD_SLACK) * each.used))
+        taken = each.used > each.least if old is None else high < (1 - HOLD_BAND) * old
+        if danger.bound.covers(each.cgroup) and taken:
+            holds[each.name] = high
+            actions.append(SetMemoryHigh(each.name, high, old))
     if not actions:
         return memory, None
-    return replace(memory, holds=holds, held_ns=now_ns), Proposal(tuple(actions), danger.why)
+    return replace(memory, holds=holds), Proposal(tuple(actions), danger.why)
 
 
 def _cap(

@@ -5,7 +5,6 @@ import pytest
 from controller.actions import ReleaseLimit, SetMemoryHigh
 from controller.memory_sentinel import (
     CAP_DWELL_NS,
-    HOLD_DWELL_NS,
     OVER_AFTER_NS,
     RAISE_AFTER_NS,
     Bound,
@@ -72,7 +71,7 @@ def test_neighbours_in_the_same_memory_are_held_to_what_they_have_first() -> Non
         view(MACHINE, neighbours=(HOG,)), SentinelMemory(), NOW, ENGINE
     )
     assert proposal is not None
-    assert proposal.actions == (SetMemoryHigh("batch", 300 * MIB, None),)
+    assert proposal.actions == (SetMemoryHigh("batch", 303 * MIB, None),)
     assert memory.cap is None
 
 
@@ -83,19 +82,18 @@ def test_when_that_does_not_help_the_engine_takes_no_more_in() -> None:
     assert (memory.cap, memory.saved) == (20, 64)
 
 
-def test_a_neighbour_is_cut_by_a_tenth_each_second_down_to_its_floor() -> None:
-    seen = view(MACHINE, neighbours=(HOG,))
-    memory, _ = decide_memory(seen, SentinelMemory(), NOW, None)
-    assert decide_memory(seen, memory, NOW + HOLD_DWELL_NS - 1, None)[1] is None
-    now = NOW
-    cuts = []
-    for _ in range(40):
-        now += HOLD_DWELL_NS
-        memory, proposal = decide_memory(seen, memory, now, None)
-        cuts += [each.high for each in proposal.actions] if proposal else []  # type: ignore[union-attr]
-    assert cuts[0] == 270 * MIB
-    assert cuts == sorted(cuts, reverse=True)
-    assert cuts[-1] == HOG.least
+def test_what_a_held_neighbour_gives_back_it_does_not_get_again() -> None:
+    memory, _ = decide_memory(view(MACHINE, neighbours=(HOG,)), SentinelMemory(), NOW, None)
+    for used, high in ((303, None), (280, None), (200, 202), (203, None), (10, 64)):
+        seen = view(MACHINE, neighbours=(replace(HOG, used=used * MIB),))
+        memory, proposal = decide_memory(seen, memory, NOW, None)
+        asked = [each.high for each in proposal.actions] if proposal else []  # type: ignore[union-attr]
+        assert asked == ([high * MIB] if high is not None else [])
+
+
+def test_a_neighbour_that_has_no_more_than_its_floor_is_not_held() -> None:
+    small = replace(HOG, used=HOG.least)
+    assert decide_memory(view(MACHINE, neighbours=(small,)), SentinelMemory(), NOW, None)[1] is None
 
 
 def test_neighbours_elsewhere_are_left_alone_and_the_engine_is_capped_at_once() -> None:
@@ -162,7 +160,7 @@ def test_after_ten_calm_seconds_the_cap_is_back_at_what_it_was_and_neighbours_ar
     assert isinstance(proposal.actions[0], ReleaseLimit)
     assert (memory.restore, memory.cap, memory.saved, memory.holds) == (64, None, None, {})
     assert decide_memory(calm, memory, NOW + 3 * OVER_AFTER_NS, ENGINE) == (
-        SentinelMemory(held_ns=memory.held_ns, capped_ns=memory.capped_ns),
+        SentinelMemory(capped_ns=memory.capped_ns),
         None,
     )
 
