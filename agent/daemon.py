@@ -449,6 +449,9 @@ class Daemon:
             case "inputs":
                 self._recorder.inputs(message)
             case "event":
+                if message["kind"] == "lease_lost":
+                    # a rank's key is its engine's name and its socket's
+                    self._state.count_lease_lost(message["subject"].partition("/")[0])
                 self._event(
                     message["kind"], message["subject"], message["detail"], message["mono_ns"]
                 )
@@ -566,6 +569,8 @@ class Daemon:
                 status=state.engine_status(engine.name),
                 cause_ns=state.cause_ns(engine.name),
                 slo_ms={"ttft": engine.slo.ttft_ms, "gap": engine.slo.gap_ms},
+                promised=engine.slo.attainment,
+                leases_lost=state.leases_lost(engine.name),
                 sockets=self._sampler.sockets(engine.name),
                 stages=stage_reports(self._sampler.ends(engine.name, _RATE_WINDOW_S)),
                 advice=self._advisor.advice(engine.name),

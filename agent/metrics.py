@@ -16,6 +16,7 @@ from prometheus_client.core import (
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from agent.advice_metrics import advice_families
 from agent.buckets import (
     GAP_BOUNDS_MS,
     LOOP_BOUNDS_MS,
@@ -56,6 +57,8 @@ class EngineFigures:
     status: Mapping[str, Any] | None = None
     cause_ns: Mapping[str, int] = field(default_factory=dict)
     slo_ms: Mapping[str, float] = field(default_factory=dict)
+    promised: float = 0.99
+    leases_lost: int = 0
     sockets: EngineSockets = field(default_factory=EngineSockets)
     stages: tuple[StageReport, ...] = ()
     advice: Advice = field(default_factory=Advice)
@@ -113,7 +116,7 @@ class FiguresCollector(Collector):
         yield from _engine_state(figures.engines)
         yield from _engine_queue(figures.engines)
         yield from _stages(figures.engines)
-        yield from _advice(figures.engines)
+        yield from advice_families({e.name: e.advice for e in figures.engines})
         if figures.loop is not None:
             yield _loop(figures.loop)
 
@@ -322,6 +325,9 @@ def _streams(engines: tuple[EngineFigures, ...]) -> Iterator[Metric]:
     )
     active = GaugeMetricFamily("sits_streams_active", "Streams under way.", labels=["engine"])
     slo = GaugeMetricFamily("sits_slo_seconds", "The policy's SLO.", labels=["engine", "of"])
+    promised = GaugeMetricFamily(
+        "sits_slo_attainment_ratio", "Share of streams that the policy promises.", labels=["engine"]
+    )
     for engine in engines:
         for reason, count in engine.ends.items():
             ends.add_metric([engine.name, reason], count)
@@ -333,7 +339,8 @@ def _streams(engines: tuple[EngineFigures, ...]) -> Iterator[Metric]:
         active.add_metric([engine.name], engine.under_way)
         for of, ms in engine.slo_ms.items():
             slo.add_metric([engine.name, of], ms / 1e3)
-    yield from (ends, untold, good, slow, active, slo)
+        promised.add_metric([engine.name], engine.promised)
+    yield from (ends, untold, good, slow, active, slo, promised)
 
 
 def _cpu(figures: Figures) -> Iterator[Metric]:
@@ -383,6 +390,11 @@ def _engine_state(engines: tuple[EngineFigures, ...]) -> Iterator[Metric]:
         "Whether its admin sockets all answer.",
         labels=["engine"],
     )
+    lost = CounterMetricFamily(
+        "sits_leases_lost",
+        "Times a lease on the engine's knobs ended before it was given back.",
+        labels=["engine"],
+    )
     by_hand = GaugeMetricFamily(
         "sits_engine_by_hand", "Whether an operator has set its knobs by hand.", labels=["engine"]
     )
@@ -422,6 +434,7 @@ def _engine_state(engines: tuple[EngineFigures, ...]) -> Iterator[Metric]:
     )
     for engine in engines:
         present.add_metric([engine.name], float(engine.present))
+        lost.add_metric([engine.name], engine.leases_lost)
         if engine.adapter is not None:
             labels = [engine.name, engine.adapter["kind"]]
             serving.add_metric(labels, float(engine.adapter["state"] == "serving"))
@@ -453,6 +466,7 @@ def _engine_state(engines: tuple[EngineFigures, ...]) -> Iterator[Metric]:
     yield from (
         present,
         admin,
+        lost,
         by_hand,
         serving,
         restarts,
@@ -531,36 +545,6 @@ def _stages(engines: tuple[EngineFigures, ...]) -> Iterator[Metric]:
             connections.add_metric([engine.name, "true"], seeded)
             connections.add_metric([engine.name, "false"], others)
     yield from (queue, rate, connections)
-
-
-def _advice(engines: tuple[EngineFigures, ...]) -> Iterator[Metric]:
-    instances = GaugeMetricFamily(
-        "sits_advice_instances",
-        "Engines like this one that its load needs, by formula.",
-        labels=["engine", "formula"],
-    )
-    ratio = GaugeMetricFamily(
-        "sits_advice_load_ratio",
-        "The same by capacity, not rounded: its sum over a service's engines is what they need.",
-        labels=["engine"],
-    )
-    warm = GaugeMetricFamily(
-        "sits_advice_warm_replicas", "Engines to start ahead of need.", labels=["engine"]
-    )
-    trigger = GaugeMetricFamily(
-        "sits_advice_trigger", "Whether a sign for that is there.", labels=["engine", "trigger"]
-    )
-    for engine in engines:
-        advice = engine.advice
-        for formula, number in advice.instances.items():
-            instances.add_metric([engine.name, formula], number)
-        if advice.load_ratio is not None:
-            ratio.add_metric([engine.name], advice.load_ratio)
-        if advice.warm_replicas is not None:
-            warm.add_metric([engine.name], advice.warm_replicas)
-        for name, on in advice.triggers.items():
-            trigger.add_metric([engine.name, name], float(on))
-    yield from (instances, ratio, warm, trigger)
 
 
 def _loop(loop: Mapping[str, Any]) -> Metric:

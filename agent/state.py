@@ -41,6 +41,7 @@ class State:
         self._problems: dict[str, list[str]] = {}
         self._decisions: Counter[tuple[str, str]] = Counter()
         self._knob_changes: Counter[tuple[str, str]] = Counter()
+        self._leases_lost: Counter[str] = Counter()
         self._ends: Counter[tuple[str, str]] = Counter()
         self._untold: Counter[tuple[str, str]] = Counter()
         self._good: Counter[str] = Counter()
@@ -182,6 +183,16 @@ class State:
         """Changes by engine and knob."""
         with self.lock:
             return dict(self._knob_changes)
+
+    def count_lease_lost(self, engine: str) -> None:
+        """Count a lease that ended before it was given back."""
+        with self.lock:
+            self._leases_lost[engine] += 1
+
+    def leases_lost(self, engine: str) -> int:
+        """Leases that ended before they were given back."""
+        with self.lock:
+            return self._leases_lost[engine]
 
     def count_end(self, engine: str, reason: str, good: bool, untold: str | None = None) -> None:
         """Count a stream that ended; `untold` is why it had no first token, if it had none."""
