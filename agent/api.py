@@ -170,25 +170,34 @@ class AgentView(Protocol):
 
 
 Handler = Callable[[AgentView, Mapping[str, str]], JsonObject]
+Gate = Callable[[WSGIEnvironment], None]
+"""Lets a request that changes something through, or raises `ApiError` 403."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One call: its method, the parameters (of query or body) it takes, and what answers it."""
+    """One call: its method, the parameters (of query or body) it takes, and what answers it.
+
+    A POST is for those who may operate, unless it only `reads`.
+    """
 
     method: str
     parameters: tuple[str, ...]
     handle: Handler
     max_body: int = MAX_BODY_BYTES
+    reads: bool = False
 
 
-def admin_app(view: AgentView) -> WSGIApplication:
-    """The API over `view`. It never raises: what goes wrong inside is logged and answered 500."""
+def admin_app(view: AgentView, gate: Gate) -> WSGIApplication:
+    """The API over `view`. It never raises: what goes wrong inside is logged and answered 500.
+
+    `gate` is asked before anything is changed.
+    """
 
     def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         headers: list[tuple[str, str]] = []
         try:
-            status, answer = 200, _answer(view, environ, headers)
+            status, answer = 200, _answer(view, gate, environ, headers)
         except ApiError as error:
             status, answer = error.status, {"error": error.message}
         except Exception:
@@ -200,7 +209,7 @@ def admin_app(view: AgentView) -> WSGIApplication:
 
 
 def _answer(
-    view: AgentView, environ: WSGIEnvironment, headers: list[tuple[str, str]]
+    view: AgentView, gate: Gate, environ: WSGIEnvironment, headers: list[tuple[str, str]]
 ) -> JsonObject:
     """What the view says; `headers` gets those that go with a refusal."""
     path, method = str(environ.get("PATH_INFO", "")), str(environ.get("REQUEST_METHOD", ""))
@@ -213,6 +222,8 @@ def _answer(
     query = _query(str(environ.get("QUERY_STRING", "")))
     if method == "GET":
         return _finite(call.handle(view, _known(query, call.parameters, path)))
+    if not call.reads:
+        gate(environ)
     _known(query, (), path)
     body = _body(environ, call.max_body)
     return _finite(call.handle(view, _known(body, call.parameters, path)))
@@ -474,6 +485,7 @@ _CALLS: Final[Mapping[str, _Call]] = {
         ("text", "source"),
         lambda view, values: view.policies.diff(_text(values), _source(values)),
         MAX_POLICY_BODY_BYTES,
+        reads=True,
     ),
     "/v1/policy/apply": _Call(
         "POST",

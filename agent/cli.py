@@ -30,8 +30,9 @@ WRONG: Final = 1
 USAGE: Final = 2
 UNREACHABLE: Final = 3
 
+NOT_ALLOWED: Final = 403
 DOES_NOT_HOLD: Final = 422
-"""HTTP's status where a policy that was sent does not hold."""
+"""HTTP's statuses where one may not operate, and where a policy that was sent does not hold."""
 
 SOCKET: Final = click.option(
     "--socket",
@@ -97,7 +98,7 @@ def asking(socket_path: Path | None) -> Iterator[AgentClient]:
     except UnreachableError as error:
         fail(str(error), UNREACHABLE)
     except RefusedError as error:
-        possible = error.status >= 500 or error.status == DOES_NOT_HOLD
+        possible = error.status >= 500 or error.status in {NOT_ALLOWED, DOES_NOT_HOLD}
         fail(str(error), WRONG if possible else USAGE)
     except ClientError as error:
         fail(str(error), WRONG)

@@ -8,9 +8,10 @@ import json
 import logging
 import socket
 import socketserver
+import ssl
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from io import BytesIO
@@ -18,6 +19,9 @@ from pathlib import Path
 from typing import IO, Any, ClassVar, Final, cast
 from wsgiref.simple_server import ServerHandler, WSGIRequestHandler, WSGIServer
 from wsgiref.types import WSGIApplication
+
+from agent.peers import PEER, peer_at
+from agent.tls import Tls
 
 MAX_CONNECTIONS: Final = 16
 REQUEST_S: Final = 5.0
@@ -57,6 +61,7 @@ class Server(WSGIServer):
         port: int,
         socket_file: tuple[Path, int] | None = None,
         max_body: int = MAX_BODY_BYTES,
+        tls: Tls | None = None,
     ) -> None:
         # Past the base classes that make a socket of their own and look up its name in DNS.
         socketserver.BaseServer.__init__(self, sock.getsockname(), _Handler)
@@ -67,6 +72,7 @@ class Server(WSGIServer):
         self.setup_environ()
         self.app = app
         self.max_body = max_body
+        self._tls = tls
         self._socket_file = socket_file
         self._connections: dict[socket.socket, _Connection] = {}
         self._refused: dict[socket.socket, float] = {}
@@ -82,6 +88,11 @@ class Server(WSGIServer):
             _LOG.warning("could not accept a connection: %s", error)
             time.sleep(POLL_S)  # it fails again at once when, say, no file descriptor is left
             raise
+        if self._tls is not None:
+            with ExitStack() as undo:
+                undo.callback(sock.close)
+                sock = self._tls.wrap(sock)
+                undo.pop_all()
         return sock, address or ("unix", 0)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -137,9 +148,12 @@ class Server(WSGIServer):
         """Close, taking first what nobody read: with that left, the answer would be lost."""
         with self._lock:
             self._connections.pop(request, None)
+        with suppress(OSError, ValueError):
+            request.setblocking(False)
+            if isinstance(request, ssl.SSLSocket):
+                request.unwrap()  # tells the client that this is the end, and does not wait
         with suppress(OSError):
             request.shutdown(socket.SHUT_WR)
-            request.setblocking(False)
             for _ in range(_READS_AT_END):
                 if not request.recv(MAX_BODY_BYTES):
                     break
@@ -147,6 +161,10 @@ class Server(WSGIServer):
 
     def _serve(self, request: Any, client_address: Any) -> None:
         try:
+            if isinstance(request, ssl.SSLSocket):
+                # here and not where it is accepted: a client may take its time
+                request.settimeout(REQUEST_S)
+                request.do_handshake()
             self.finish_request(request, client_address)
         except OSError as error:
             _LOG.debug("a client went away: %s", error)
@@ -220,6 +238,13 @@ class _Handler(WSGIRequestHandler):
         self.end_headers()
         self.wfile.write(content.encode())
 
+    def get_environ(self) -> dict[str, Any]:
+        """CGI's variables, and who is at the other end of a Unix socket."""
+        environ = super().get_environ()
+        if self.request.family == socket.AF_UNIX:
+            environ[PEER] = peer_at(self.request)
+        return environ
+
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
         _LOG.debug(format, *args)
 
@@ -256,4 +281,5 @@ def _has_ended(sock: socket.socket) -> bool:
 
 def _hang_up(sock: socket.socket) -> None:
     with suppress(OSError):
-        sock.shutdown(socket.SHUT_RDWR)
+        # of the socket itself: TLS would first take its state away from the thread that reads it
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)

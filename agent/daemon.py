@@ -24,8 +24,9 @@ from agent.advisor import WINDOW_S, Advisor
 from agent.api import MAX_POLICY_BODY_BYTES, admin_app
 from agent.changes import Changes
 from agent.discovery import Discovery, Surroundings
+from agent.exporter import metrics_server
 from agent.history import Moment
-from agent.http import HttpError, metrics_app, tcp_server, unix_server
+from agent.http import HttpError, unix_server
 from agent.judge import Judge
 from agent.learnt import LearntFile
 from agent.leaving import Leaving
@@ -36,6 +37,7 @@ from agent.notify import notify
 from agent.outcomes import AFTER_NS, Outcomes
 from agent.policies import Hands, Policies
 from agent.recorder import Recorder
+from agent.roles import operators_only
 from agent.sampler import Sampler
 from agent.spans import Meanwhile, SpanCounts
 from agent.stages import stage_reports
@@ -156,11 +158,12 @@ class Daemon:
             undo.callback(self._recorder.close)
             try:
                 self._admin = unix_server(
-                    agent.admin_socket, admin_app(view), max_body=MAX_POLICY_BODY_BYTES
+                    agent.admin_socket,
+                    admin_app(view, operators_only(lambda: self._policies.policy.agent.operators)),
+                    max_body=MAX_POLICY_BODY_BYTES,
                 )
                 undo.callback(self._admin.stop)
-                host, port = agent.metrics_endpoint
-                self._metrics = tcp_server(host, port, metrics_app(registry, self._healthz))
+                self._metrics = metrics_server(agent, registry, self._healthz)
             except HttpError as error:
                 raise StartError(str(error)) from None
             undo.pop_all()

@@ -19,6 +19,7 @@ from prometheus_client import make_wsgi_app
 from prometheus_client.registry import Collector
 
 from agent.connections import BACKLOG, MAX_BODY_BYTES, POLL_S, Server
+from agent.tls import Tls
 
 ADMIN_GROUP: Final = "sits"
 """Who may use the admin socket besides its owner."""
@@ -102,7 +103,7 @@ class HttpServer:
         self.stop()
 
 
-def tcp_server(host: str, port: int, app: WSGIApplication) -> HttpServer:
+def tcp_server(host: str, port: int, app: WSGIApplication, tls: Tls | None = None) -> HttpServer:
     """Listen on `host` (a name, an IPv4 or IPv6 address without brackets); port 0: any free one."""
     shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
@@ -121,7 +122,7 @@ def tcp_server(host: str, port: int, app: WSGIApplication) -> HttpServer:
         raise HttpError(_could_not(f"listen on '{shown}'", error)) from None
     real_host, real_port = sock.getsockname()[:2]
     real = f"[{real_host}]:{real_port}" if ":" in real_host else f"{real_host}:{real_port}"
-    return HttpServer(Server(sock, app, f"{real_host}", real_port), real, real_port)
+    return HttpServer(Server(sock, app, f"{real_host}", real_port, tls=tls), real, real_port)
 
 
 def unix_server(

@@ -25,6 +25,7 @@ from agent.cli import (
 from agent.client import ClientError
 from agent.conformance_command import conformance
 from agent.engine_plugin_command import engine_plugin
+from agent.metrics_user_command import metrics_user
 from agent.replay_command import replay
 from agent.simulate_command import simulate
 from agent.sitsctl_hand import release, set_knobs
@@ -37,8 +38,8 @@ from controller.plain import plain
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 all is well; 1 something is wrong (status: there are problems; doctor:"
-    " something is missing; a policy does not hold); 2 the command was not understood or"
-    " not possible; 3 the agent could not be reached.",
+    " something is missing; a policy does not hold; you may read but not operate); 2 the command"
+    " was not understood or not possible; 3 the agent could not be reached.",
 )
 @click.version_option(package_name="sits", prog_name="sitsctl")
 @SOCKET
@@ -298,6 +299,7 @@ def _probe() -> list[Json]:
 
 main.add_command(conformance)
 main.add_command(engine_plugin)
+main.add_command(metrics_user)
 main.add_command(policy)
 main.add_command(release)
 main.add_command(set_knobs)

@@ -10,6 +10,7 @@ from typing import Any, Final
 from agent.api import ApiError, JsonObject, Order
 from agent.changes import Changes
 from agent.discovery import Found
+from agent.doctor import doctor_answer
 from agent.history import Window
 from agent.node import Node
 from agent.policies import Policies
@@ -17,7 +18,7 @@ from agent.sampler import Sampler
 from agent.stages_answer import sockets_answer, stages_answer
 from agent.state import State
 from agent.streams import Ended
-from bpf.features import findings, kernel_release
+from bpf.features import kernel_release
 from bpf.histogram import Histogram
 from bpf.layout import Counters
 from controller.attribution import MEANING, Cause
@@ -193,35 +194,7 @@ class View:
 
     def doctor(self) -> JsonObject:
         """What this kernel and these privileges allow; what our limits and programs cost."""
-        found = findings(self._node.features, self._state.policy.agent.pin_dir)
-        health = self._node.health()
-        programs, counted_s = self._node.program_runs()
-        return {
-            "findings": [
-                {"name": f.name, "ok": f.ok, "detail": f.detail, "cost": "" if f.ok else f.cost}
-                for f in found
-            ]
-            + [self._journal_finding()],
-            "limits": {name: getattr(health, name) for name in type(health).__slots__}
-            | {"journal_rows": self._journal.dropped},
-            "programs": [
-                {"name": name, "runs": ran.count, "run_ns": ran.ns, "missed": ran.missed}
-                for name, ran in programs.items()
-            ],
-            "counted_s": counted_s,
-        }
-
-    def _journal_finding(self) -> JsonObject:
-        journal = self._journal
-        return {
-            "name": "journal",
-            "ok": not journal.failing,
-            "detail": journal.error if journal.failing else f"{journal.path} takes what is decided",
-            "cost": "decisions and events are not kept, and nothing can be set by hand; control"
-            " goes on"
-            if journal.failing
-            else "",
-        }
+        return doctor_answer(self._node, self.policies.policy.agent, self._journal)
 
     def set_mode(self, mode: Mode, reason: str) -> JsonObject:
         """Ask for another mode; it is in force within a tick."""

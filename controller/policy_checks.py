@@ -5,7 +5,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from controller.adapters.kinds import setting_problems
-from controller.policy_model import Controller, Engine, Match, Neighbour, Otel, Policy
+from controller.policy_model import Agent, Controller, Engine, Match, Neighbour, Otel, Policy
 from controller.policy_rules import UNIX_PATH_BYTES
 from controller.policy_tables import Problem, key_name
 from controller.policy_text import KeyPath
@@ -22,6 +22,7 @@ def cross_problems(policy: Policy) -> Iterator[Problem]:
     ]
     yield from _ticks(policy.controller)
     yield from _otel(policy.otel)
+    yield from _metrics_tls(policy.agent)
     yield from _names(policy)
     yield from _matches(targets)
     yield from _cgroups(policy)
@@ -62,6 +63,17 @@ def _otel(otel: Otel) -> Iterator[Problem]:
         return
     if urlsplit(otel.endpoint).path not in {"", "/"}:
         yield Problem(("otel", "endpoint"), "must have no path over gRPC", (("otel", "protocol"),))
+
+
+def _metrics_tls(agent: Agent) -> Iterator[Problem]:
+    cert, key = ("agent", "metrics_tls_cert"), ("agent", "metrics_tls_key")
+    if agent.metrics_tls_cert is None and agent.metrics_tls_key is not None:
+        yield Problem(cert, "agent.metrics_tls_key needs it", (key,))
+    if agent.metrics_tls_cert is not None and agent.metrics_tls_key is None:
+        yield Problem(key, "agent.metrics_tls_cert needs it", (cert,))
+    if agent.metrics_tls_client_ca is not None and agent.metrics_tls_cert is None:
+        client_ca: KeyPath = ("agent", "metrics_tls_client_ca")
+        yield Problem(cert, "agent.metrics_tls_client_ca needs it", (client_ca,))
 
 
 def _names(policy: Policy) -> Iterator[Problem]:

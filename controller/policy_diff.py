@@ -12,6 +12,9 @@ from controller.policy_text import KeyPath
 LIVE: Final = frozenset({"mode", "controller", "engines", "neighbours"})
 """What is made of the other tables (sockets, pins, exporters) is made once, at the start."""
 
+LIVE_KEYS: Final = frozenset({("agent", "operators")})
+"""Keys of other tables that are asked for each time they matter."""
+
 HELD_AT_START: Final = frozenset({"admin_socket", "adapter"})
 """Of an engine that stays: the leases on it are known by their connection."""
 
@@ -80,4 +83,4 @@ def _leaves(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
 def _is_live(path: KeyPath, both: Collection[str]) -> bool:
     if path[0] == "engines" and path[1] in both and path[2] in HELD_AT_START:
         return False
-    return path[0] in LIVE
+    return path[0] in LIVE or path in LIVE_KEYS

@@ -9,6 +9,7 @@ from controller.policy_rules import (
     address,
     choice,
     directory,
+    file,
     header_table,
     number,
     request_header,
@@ -19,6 +20,7 @@ from controller.policy_rules import (
     text_table,
     url,
     whole,
+    word,
 )
 from controller.policy_tables import Key, plain_fields
 
@@ -211,9 +213,38 @@ class Agent:
     metrics_address: Annotated[str, Key(address(), "Where Prometheus metrics are served.")] = (
         "127.0.0.1:9464"
     )
+    metrics_tls_cert: Annotated[
+        Path | None,
+        Key(file(), "PEM file with the certificate, and its chain, that metrics are served with."),
+    ] = None
+    metrics_tls_key: Annotated[Path | None, Key(file(), "PEM file with its key.")] = None
+    metrics_tls_client_ca: Annotated[
+        Path | None,
+        Key(
+            file(),
+            "PEM file with the authority that signed the certificates of those who may read the"
+            " metrics.",
+        ),
+    ] = None
+    metrics_users: Annotated[
+        Path | None,
+        Key(
+            file(),
+            "File with those who may read the metrics, a name and a hashed password a line, as"
+            " `sitsctl metrics-user` makes them.",
+        ),
+    ] = None
     admin_socket: Annotated[Path, Key(socket_path(), "The socket that sitsctl talks to.")] = Path(
         "/run/sits/admin.sock"
     )
+    operators: Annotated[
+        str | None,
+        Key(
+            word("-."),
+            "The group whose members may also change what the agent does, over its socket; without"
+            " it only root may. Members of group sits read.",
+        ),
+    ] = None
     run_dir: Annotated[
         Path, Key(directory(), "Where the undo list and the agent's own sockets live.")
     ] = Path("/run/sits")

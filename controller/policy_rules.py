@@ -89,6 +89,11 @@ def directory() -> Rule:
     return Rule("an absolute path", _absolute)
 
 
+def file() -> Rule:
+    """An absolute path."""
+    return Rule("an absolute path", _absolute)
+
+
 def socket_path() -> Rule:
     """An absolute path short enough for a Unix socket."""
 

@@ -27,19 +27,23 @@ def peer(sock: socket.socket) -> tuple[int, int, int]:
     return pid, uid, gid
 
 
-def admits(sock: socket.socket, admin_gid: int | None) -> bool:
-    """Whether the peer of a connected Unix socket is root, this user, or in the admin group."""
-    _, uid, gid = peer(sock)
-    if uid in {0, os.geteuid()}:
-        return True
-    if admin_gid is None:
-        return False
+def peer_groups(sock: socket.socket) -> frozenset[int]:
+    """The groups at the other end, as it connected: its own and its supplementary ones."""
+    _, _, gid = peer(sock)
     try:
         groups = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MAX_OPTION_BYTES)
     except OSError:
         groups = b""  # More than fit: only its own group counts then.
     members = struct.unpack(f"{len(groups) // 4}I", groups[: len(groups) // 4 * 4])
-    return admin_gid == gid or admin_gid in members
+    return frozenset((gid, *members))
+
+
+def admits(sock: socket.socket, admin_gid: int | None) -> bool:
+    """Whether the peer of a connected Unix socket is root, this user, or in the admin group."""
+    _, uid, _ = peer(sock)
+    if uid in {0, os.geteuid()}:
+        return True
+    return admin_gid is not None and admin_gid in peer_groups(sock)
 
 
 def listen(path: Path, admin_gid: int | None) -> socket.socket:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.api import MAX_BODY_BYTES, MAX_POLICY_BODY_BYTES, ApiError, JsonObject, admin_app
-from tests.unit.agent.recorded import CANARY, STATUS, UNSEEN, RecordedView
+from agent.api import MAX_BODY_BYTES, MAX_POLICY_BODY_BYTES, ApiError, Gate, JsonObject, admin_app
+from tests.unit.agent.recorded import CANARY, STATUS, UNSEEN, RecordedView, anyone
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,7 @@ def ask(
     method: str = "GET",
     body: bytes | None = None,
     length: str | None = None,
+    gate: Gate = anyone,
 ) -> Answer:
     seen: dict[str, Any] = {}
 
@@ -41,7 +42,7 @@ def ask(
         "wsgi.input": io.BytesIO(body or b""),
         "CONTENT_LENGTH": length if length is not None else "" if body is None else str(len(body)),
     }
-    content = b"".join(admin_app(view)(environ, start_response))
+    content = b"".join(admin_app(view, gate)(environ, start_response))
     assert int(seen["headers"]["Content-Length"]) == len(content)
     return Answer(seen["status"], seen["headers"], json.loads(content))
 
@@ -348,3 +349,20 @@ def test_no_request_makes_the_api_fail(
     assert ask(RecordedView(), path, query, method, body, length).status in {
         200, 400, 404, 405, 411, 413,
     }  # fmt: skip
+
+
+def test_what_changes_something_asks_the_gate_first_and_what_reads_does_not() -> None:
+    def closed(environ: Any) -> None:
+        raise ApiError(403, "closed")
+
+    view, seen = RecordedView(), {}
+    calls = ask(view, "/").json["error"].partition("there is ")[2].split(", ")
+    for path in calls:
+        for method in ("GET", "POST"):
+            status = ask(view, path, method=method, body=b"not even JSON", gate=closed).status
+            if status != 405:
+                seen[path] = (method, status == 403)
+    assert {path for path, (_, closed_to_all) in seen.items() if closed_to_all} == {
+        path for path, (method, _) in seen.items() if method == "POST"
+    } - {"/v1/policy/diff"}
+    assert len(seen) == len(calls) > 12

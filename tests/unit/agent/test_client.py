@@ -13,7 +13,7 @@ import pytest
 from agent.api import ApiError, admin_app
 from agent.client import AgentClient, RefusedError, UnreachableError
 from agent.http import unix_server
-from tests.unit.agent.recorded import RecordedView, served
+from tests.unit.agent.recorded import RecordedView, anyone, served
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ def test_no_permission_says_who_may(directory_mode: int, group: str, who: str) -
         Path(directory).chmod(directory_mode)
         path = Path(directory) / "admin.sock"
         with (
-            unix_server(path, admin_app(RecordedView()), group),
+            unix_server(path, admin_app(RecordedView(), anyone), group),
             nobody(),
             pytest.raises(UnreachableError, match=f"permission denied; {who} may use it"),
         ):

@@ -1,0 +1,66 @@
+"""What `sitsctl doctor` is told: what is allowed, what is missing, what that costs."""
+
+import grp
+from contextlib import suppress
+
+from agent.api import JsonObject
+from agent.exporter import exposure
+from agent.node import Node
+from bpf.features import findings
+from controller.journal import Journal
+from controller.policy_model import Agent
+
+
+def doctor_answer(node: Node, agent: Agent, journal: Journal) -> JsonObject:
+    """What this kernel, these privileges and this policy allow; what limits and programs cost."""
+    found = findings(node.features, agent.pin_dir)
+    health = node.health()
+    programs, counted_s = node.program_runs()
+    return {
+        "findings": [
+            {"name": f.name, "ok": f.ok, "detail": f.detail, "cost": "" if f.ok else f.cost}
+            for f in found
+        ]
+        + [_journal(journal), exposure(agent), _operators(agent)],
+        "limits": {name: getattr(health, name) for name in type(health).__slots__}
+        | {"journal_rows": journal.dropped},
+        "programs": [
+            {"name": name, "runs": ran.count, "run_ns": ran.ns, "missed": ran.missed}
+            for name, ran in programs.items()
+        ],
+        "counted_s": counted_s,
+    }
+
+
+def _journal(journal: Journal) -> JsonObject:
+    return {
+        "name": "journal",
+        "ok": not journal.failing,
+        "detail": journal.error if journal.failing else f"{journal.path} takes what is decided",
+        "cost": "decisions and events are not kept, and nothing can be set by hand; control goes on"
+        if journal.failing
+        else "",
+    }
+
+
+def _operators(agent: Agent) -> JsonObject:
+    name = agent.operators
+    if name is None:
+        return {
+            "name": "operators",
+            "ok": True,
+            "detail": "only root may change what the agent does",
+            "cost": "",
+        }
+    there = False
+    with suppress(KeyError):
+        grp.getgrnam(name)
+        there = True
+    return {
+        "name": "operators",
+        "ok": there,
+        "detail": f"root and the group {name} may change what the agent does"
+        if there
+        else f"there is no group {name}, which agent.operators names",
+        "cost": "" if there else "only root may change what the agent does",
+    }
