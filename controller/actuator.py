@@ -27,7 +27,7 @@ from controller.cpu_limits import NeighbourView
 from controller.engines.told import Ack
 from controller.forbidden import forbidden_knobs, forbids_weight
 from controller.limits.cgroup import CgroupError, Group, Hierarchies, cpu_group
-from controller.limits.cpu import read_weight
+from controller.limits.cpu import QUOTA_FILES, WEIGHT_FILES, read_weight
 from controller.limits.limiter import Lapsed, Limiter
 from controller.limits.undo import Foreign
 from controller.policy_model import Mode
@@ -186,7 +186,7 @@ class Actuator:
             else:
                 file = each.entry.file
                 self.event("foreign_write", str(file), {"found": each.found})
-            self._let_go(engines, file.parent)
+            self._let_go(engines, file)
 
     def give_back_knobs(self, watch: EngineWatch, now_ns: int) -> None:
         """Release the engine's lease."""
@@ -332,12 +332,15 @@ class Actuator:
         if why is not None:
             self.event("undo", subject, {"error": why})
 
-    def _let_go(self, engines: Mapping[str, EngineWatch], directory: Path) -> None:
+    def _let_go(self, engines: Mapping[str, EngineWatch], file: Path) -> None:
         for watch in engines.values():
-            if watch.group is not None and watch.group.directory == directory:
+            ours = watch.group is not None and watch.group.directory == file.parent
+            if ours and file.name in WEIGHT_FILES.values():
                 watch.cpu = replace(watch.cpu, weight=None)
+        if file.name not in QUOTA_FILES.values():
+            return
         for name, group in self._groups.items():
-            if group.directory == directory:
+            if group.directory == file.parent:
                 self._forget_quota(engines.values(), name)
                 self._paused[name] = self._clock() + PAUSE_NS
 

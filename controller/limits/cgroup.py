@@ -8,7 +8,7 @@ only, hybrid ones (v2 for processes, v1 for controllers) and v1 only. A cgroup p
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -49,10 +49,13 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Hierarchies:
-    """The mounts that matter for CPU: the v2 tree and the v1 hierarchy with the cpu controller."""
+    """The v2 tree, and the v1 hierarchies of the controllers that limits use."""
 
     v2: Mount | None
     v1_cpu: Mount | None
+    v1_memory: Mount | None = None
+    v1_freezer: Mount | None = None
+    v1_blkio: Mount | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +86,20 @@ def parse_mountinfo(text: str) -> Hierarchies:
     Of several mounts of one hierarchy the one that shows most of it (the shortest root) is taken,
     the first of these.
     """
-    v2: list[Mount] = []
-    v1_cpu: list[Mount] = []
-    for kind, mount, controllers in cgroup_mounts(text):
-        if kind == "cgroup2":
-            v2.append(mount)
-        elif "cpu" in controllers:
-            v1_cpu.append(mount)
-    return Hierarchies(v2=_widest(v2), v1_cpu=_widest(v1_cpu))
+    mounts = list(cgroup_mounts(text))
+
+    def v1(controller: str) -> Mount | None:
+        return _widest(
+            mount for kind, mount, names in mounts if kind == "cgroup" and controller in names
+        )
+
+    return Hierarchies(
+        v2=_widest(mount for kind, mount, _ in mounts if kind == "cgroup2"),
+        v1_cpu=v1("cpu"),
+        v1_memory=v1("memory"),
+        v1_freezer=v1("freezer"),
+        v1_blkio=v1("blkio"),
+    )
 
 
 def mount_points(text: str) -> tuple[Path, ...]:
@@ -112,17 +121,20 @@ def cgroup_mounts(text: str) -> Iterator[tuple[str, Mount, list[str]]]:
 
 def parse_membership(text: str) -> Membership:
     """The paths in the text of /proc/PID/cgroup (format: cgroups(7))."""
-    v2 = v1_cpu = None
+    return Membership(v2=membership_in(text, ""), v1_cpu=membership_in(text, "cpu"))
+
+
+def membership_in(text: str, controller: str) -> str | None:
+    """The path in one hierarchy, by a controller of v1's or "" for v2's; None if there is none."""
+    found = None
     for line in text.split("\n"):
         hierarchy, _, rest = line.partition(":")
         controllers, separator, path = rest.partition(":")
         if not separator or not path.startswith("/"):
             continue
-        if hierarchy == "0" and not controllers:
-            v2 = path
-        elif "cpu" in controllers.split(","):
-            v1_cpu = path
-    return Membership(v2=v2, v1_cpu=v1_cpu)
+        if controller in controllers.split(",") and (controller or hierarchy == "0"):
+            found = path
+    return found
 
 
 def read_hierarchies(mountinfo: Path = MOUNTINFO) -> Hierarchies:
@@ -210,9 +222,13 @@ def read(file: Path) -> str:
 
 
 def write(file: Path, text: str) -> None:
-    """Write `text` to a cgroup file that exists; never creates one and follows no symbolic link."""
+    """Write `text` to a cgroup file that exists; never creates one and follows no symbolic link.
+
+    O_NONBLOCK keeps kernels since 6.16 from reclaiming memory before they return.
+    """
+    flags = os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     try:
-        fd = os.open(file, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(file, flags)
         try:
             os.write(fd, text.encode())
         finally:
@@ -232,7 +248,7 @@ def _unescape(field: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
 
 
-def _widest(mounts: list[Mount]) -> Mount | None:
+def _widest(mounts: Iterable[Mount]) -> Mount | None:
     return min(mounts, key=lambda mount: len(mount.root), default=None)
 
 

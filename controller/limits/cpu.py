@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from controller.limits.cgroup import CgroupError, Group, Version, read, write
+from controller.limits.change import Change, shown
 
 MIN_WEIGHT: Final = 1
 MAX_WEIGHT: Final = 10_000
@@ -26,14 +27,6 @@ MIN_QUOTA_US: Final = 1_000
 _MIN_SHARES: Final = 2
 _MAX_SHARES: Final = 262_144
 _DEFAULT_SHARES: Final = 1_024
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """`text` is what `file` is to hold, exactly as the kernel will show it."""
-
-    file: Path
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +154,7 @@ def apply(change: Change) -> None:
         if isinstance(cause, OSError) and cause.errno == errno.EINVAL:
             raise CgroupError(f"{error}{_why_invalid(change)}") from cause
         raise
-    found = read(change.file)
+    found = shown(change.file, change.text)
     if found != change.text:
         raise CgroupError(f"'{change.file}' holds {found!r} after {change.text!r} was written")
 

@@ -2,9 +2,10 @@
 
 `python -m controller.limits.guard --undo PATH --adapters DIR --fd N --timeout-ms 700`. It waits on
 a pipe whose write end the agent and the controller hold; the controller writes a byte ('b') each
-100 ms. End of file means that both are gone: the list is run, then what adapters that died too have
-left in DIR, and the guard ends. Silence for the timeout while there is a list means that the
-controller is stopped or hung: the list is run and the guard stays.
+100 ms, and another ('f') before each freeze: its deadline is on the list then, and the guard thaws
+what is still frozen 10 ms later. End of file means that both are gone: the list is run, then what
+adapters that died too have left in DIR, and the guard ends. Silence for the timeout while there is
+a list means that the controller is stopped or hung: the list is run and the guard stays.
 
 It ignores SIGTERM, SIGINT and SIGHUP, so that stopping the service cannot take it away before its
 work is done, and imports little: it has to run when memory and CPU are short.
@@ -21,10 +22,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from controller.limits.undo import Report, describe, run_undo
+from controller.limits.undo import THAW_GRACE_NS, Report, describe, run_undo, thaw_overdue
 
 if TYPE_CHECKING:
     from subprocess import Popen
+
+BEAT: Final = b"b"
+FREEZE: Final = b"f"
 
 START_TIMEOUT_MS: Final = 10_000
 LAST_TRIES: Final = 25
@@ -86,13 +90,23 @@ def watch(undo_path: Path, fd: int, timeout_ms: int, adapters: Path | None = Non
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     last = Report()
+    heard_ns, thaw_ns = time.monotonic_ns(), None
     while True:
-        if not poll.poll(timeout_ms):
-            last = _run(undo_path, f"silent for {timeout_ms} ms", last)
-        elif not os.read(fd, 4096):
-            break
+        silent_ns = heard_ns + timeout_ms * 1_000_000
+        due_ns = silent_ns if thaw_ns is None else min(silent_ns, thaw_ns)
+        if poll.poll(max(0, due_ns - time.monotonic_ns()) / 1e6):
+            said = os.read(fd, 4096)
+            if not said:
+                break
+            last, heard_ns = Report(), time.monotonic_ns()
+            if FREEZE in said:
+                _, thaw_ns = _thaw(undo_path)
+        elif thaw_ns is not None and due_ns == thaw_ns:
+            late, thaw_ns = _thaw(undo_path)
+            _tell("a freeze was overdue", late)
         else:
-            last = Report()
+            last = _run(undo_path, f"silent for {timeout_ms} ms", last)
+            heard_ns = time.monotonic_ns()
     for _ in range(LAST_TRIES):
         last = _run(undo_path, "agent and controller are gone", last)
         if last.complete:
@@ -151,11 +165,24 @@ def _run(undo_path: Path, why: str, last: Report) -> Report:
     except Exception as error:  # A watchdog outlives what it cannot foresee, and tries again.
         report = Report(problems=(f"could not run undo list '{undo_path}': {error}",), busy=True)
     if report != last:
-        for line in describe(report):
-            # Whoever read our stderr may be dead too.
-            with suppress(OSError):
-                os.write(2, f"sits-guard: {why}: {line}\n".encode(errors="backslashreplace"))
+        _tell(why, report)
     return report
+
+
+def _thaw(undo_path: Path) -> tuple[Report, int | None]:
+    """End what is overdue; when to look again."""
+    try:
+        return thaw_overdue(undo_path)
+    except Exception as error:  # As in `_run`.
+        problem = f"could not thaw what is on '{undo_path}': {error}"
+        return Report(problems=(problem,)), time.monotonic_ns() + THAW_GRACE_NS
+
+
+def _tell(why: str, report: Report) -> None:
+    for line in describe(report):
+        # Whoever read our stderr may be dead too.
+        with suppress(OSError):
+            os.write(2, f"sits-guard: {why}: {line}\n".encode(errors="backslashreplace"))
 
 
 def _await_ready(guard: "Popen[bytes]") -> None:

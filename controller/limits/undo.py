@@ -8,16 +8,21 @@ its holder is stopped, restores the files all the same and leaves the list for a
 """
 
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from controller.limits.cgroup import CgroupError, CgroupGoneError, read, read_mount_points
-from controller.limits.cpu import Change, apply
+from controller.limits.cgroup import CgroupError, CgroupGoneError, read_mount_points
+from controller.limits.change import Change, shown
+from controller.limits.cpu import apply
 from controller.limits.undo_list import Entry, load, locked, save
 
 LOCK_WAIT_MS: Final = 200
+
+THAW_GRACE_NS: Final = 10_000_000
+"""How late a freeze may be before somebody other than the freezer ends it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +90,7 @@ def read_entry(entry: Entry) -> str | None:
     try:
         if entry.file.parent.stat().st_ino != entry.cgroup_id:
             return None
-        return read(entry.file)
+        return shown(entry.file, entry.original)
     except (FileNotFoundError, NotADirectoryError, CgroupGoneError):
         return None
 
@@ -110,6 +115,19 @@ def run_undo(
             kept = {each.entry for each in report.kept}
             save(path, [entry for entry in entries if entry in kept])
     return report
+
+
+def thaw_overdue(path: Path, roots: Sequence[Path] | None = None) -> tuple[Report, int | None]:
+    """End the freezes on the list at `path` that are overdue, and say when the next one will be.
+
+    The list is read and left as it is, without its lock: whoever holds that may be stopped.
+    """
+    entries, _ = load(path, read_mount_points() if roots is None else roots)
+    freezes = [(entry.until_ns + THAW_GRACE_NS, entry) for entry in entries if entry.until_ns]
+    now_ns = time.monotonic_ns()
+    report = restore([entry for due_ns, entry in freezes if due_ns <= now_ns])
+    again = [now_ns + THAW_GRACE_NS for _ in report.kept]
+    return report, min([due_ns for due_ns, _ in freezes if due_ns > now_ns] + again, default=None)
 
 
 def describe(report: Report) -> Iterator[str]:

@@ -14,10 +14,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
+from controller.limits.change import Slot, slot_of
+
 T = TypeVar("T")
 
 WRITABLE: Final = frozenset(
-    {"cpu.weight", "cpu.shares", "cpu.max", "cpu.cfs_quota_us", "cgroup.freeze"}
+    {
+        "cpu.weight",
+        "cpu.shares",
+        "cpu.max",
+        "cpu.cfs_quota_us",
+        "cgroup.freeze",
+        "freezer.state",
+        "memory.high",
+        "dmem.max",
+        "io.weight",
+        "io.bfq.weight",
+        "blkio.weight",
+        "blkio.bfq.weight",
+    }
 )
 """The only file names an undo list can make anyone write, and only below a cgroup mount."""
 
@@ -26,11 +41,12 @@ _LOCK_POLL_S: Final = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One file that was changed.
+    """One file, or one line of it, that was changed.
 
-    `applied` are the texts we put there that it may hold now: the last one and, while a change is
-    under way, the next. `cgroup_id` tells a group from a later one of the same name. `since_ns` is
-    CLOCK_MONOTONIC.
+    `original` and `applied` are texts as in `Change`. `applied` are the texts we put there that
+    it may hold now: the last one and, while a change is under way, the next. `cgroup_id` tells a
+    group from a later one of the same name. `since_ns` is CLOCK_MONOTONIC, as is `until_ns`, by
+    which a freeze has to be over.
     """
 
     file: Path
@@ -40,6 +56,12 @@ class Entry:
     reason: str
     since_ns: int
     cgroup_id: int
+    until_ns: int | None = None
+
+    @property
+    def slot(self) -> Slot:
+        """Which value it is about."""
+        return slot_of(self.file, self.original)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +154,7 @@ def _as_dict(entry: Entry) -> dict[str, object]:
         "reason": entry.reason,
         "since_ns": entry.since_ns,
         "cgroup_id": entry.cgroup_id,
+        "until_ns": entry.until_ns,
     }
 
 
@@ -157,6 +180,7 @@ def _entry(fields: dict[str, object], roots: Sequence[Path]) -> Entry:
         reason=_field(fields, "reason", str),
         since_ns=_field(fields, "since_ns", int),
         cgroup_id=_field(fields, "cgroup_id", int),
+        until_ns=None if fields.get("until_ns") is None else _field(fields, "until_ns", int),
     )
 
 

@@ -44,7 +44,7 @@ def make_group(hierarchies: Hierarchies) -> Iterator[MakeGroup]:
         yield make
     finally:
         for directory, _, _ in sorted(os.walk(mount.directory(top)), reverse=True):
-            _remove(Path(directory))
+            remove(Path(directory))
 
 
 def _pass_on_cpu(root: Path, directory: Path) -> None:
@@ -55,7 +55,7 @@ def _pass_on_cpu(root: Path, directory: Path) -> None:
             cgroup.write(file, "+cpu")
 
 
-def _remove(directory: Path) -> None:
+def remove(directory: Path) -> None:
     """The kernel lets go of a killed process's group a moment after its end."""
     deadline = time.monotonic() + 5
     while directory.exists():

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from controller.limits import cgroup, cpu, limiter
 from controller.limits.cgroup import Group
+from controller.limits.change import Change
 
 
 def busy(holder: limiter.Limiter, groups: list[Group]) -> None:
@@ -39,11 +40,11 @@ def steady(holder: limiter.Limiter, group: Group) -> None:
         time.sleep(0.02)
 
 
-def killed(change: cpu.Change) -> None:
+def killed(change: Change) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def stopped(change: cpu.Change) -> None:
+def stopped(change: Change) -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
     cpu.apply(change)
     os.kill(os.getpid(), signal.SIGKILL)

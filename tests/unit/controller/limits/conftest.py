@@ -20,6 +20,11 @@ FILES = {
         "cgroup.controllers": "cpu memory\n",
         "cgroup.subtree_control": "cpu\n",
         "cgroup.freeze": "0\n",
+        "cgroup.events": "populated 1\nfrozen 0\n",
+        "cgroup.procs": "",
+        "memory.high": "max\n",
+        "io.weight": "default 100\n8:16 200\n",
+        "dmem.max": "drm/0000:03:00.0/vram0 max\ndrm/0000:04:00.0/vram0 1048576\n",
     },
 }
 

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from controller.limits import cpu
 from controller.limits.cgroup import CgroupError, Group, Hierarchies, Version, cpu_group
-from controller.limits.cpu import Change, Throttling
+from controller.limits.change import Change
+from controller.limits.cpu import Throttling
 
 VERSIONS: list[Version] = [1, 2]
 periods = st.integers(1_000, 1_000_000)

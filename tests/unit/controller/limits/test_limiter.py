@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from controller.limits import cpu, undo, undo_list
 from controller.limits.cgroup import CgroupError, Group, Version
+from controller.limits.change import Change
 from controller.limits.limiter import Held, Lapsed, Limiter
 from controller.limits.undo import Foreign, run_undo
 
@@ -100,7 +101,7 @@ def test_the_entry_is_on_the_list_before_the_file_is_written(
 ) -> None:
     seen = []
 
-    def look(change: cpu.Change) -> None:
+    def look(change: Change) -> None:
         listed, _ = undo_list.load(lab.path, [lab.root])
         seen.append((listed[0].applied, change.file.read_text().strip()))
         cpu.apply(change)
@@ -208,7 +209,7 @@ def test_a_refused_write_leaves_file_and_list_as_they_were(
     assert lab.path.read_text() == before
 
 
-def refuse(change: cpu.Change) -> None:
+def refuse(change: Change) -> None:
     raise CgroupError(f"refused: {change.file}")
 
 
