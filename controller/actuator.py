@@ -28,7 +28,8 @@ from controller.engines.told import Ack
 from controller.forbidden import forbidden_knobs, forbids_weight
 from controller.limits.cgroup import CgroupError, Group, Hierarchies, cpu_group
 from controller.limits.cpu import QUOTA_FILES, WEIGHT_FILES, read_weight
-from controller.limits.limiter import Lapsed, Limiter
+from controller.limits.holds import Lapsed
+from controller.limits.limiter import Limiter
 from controller.limits.undo import Foreign
 from controller.policy_model import Mode
 from controller.watch import EngineWatch

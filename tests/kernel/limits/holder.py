@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from controller.limits import cgroup, cpu, limiter
+from controller.limits import cgroup, cpu, holds, limiter
 from controller.limits.cgroup import Group
 from controller.limits.change import Change
 
@@ -62,7 +62,7 @@ def main() -> None:
         steady(holder, groups[0])
     else:
         holder.set_weight(groups[0], 300, "first")
-        setattr(limiter, "apply", {"killed": killed, "stopped": stopped}[mode])  # noqa: B010
+        setattr(holds, "apply", {"killed": killed, "stopped": stopped}[mode])  # noqa: B010
         holder.set_weight(groups[-1], 500, "second")
 
 

@@ -10,7 +10,9 @@ import pytest
 
 from controller.limits import cgroup, freezing
 from controller.limits.cgroup import CgroupError, Group, Hierarchies, Mount
-from controller.limits.limiter import Held, Limiter, Thawed
+from controller.limits.freezes import Thawed
+from controller.limits.holds import Held
+from controller.limits.limiter import Limiter
 from controller.limits.places import place_of
 
 from .conftest import remove

@@ -4,7 +4,8 @@ import pytest
 
 from controller.limits import cgroup, cpu
 from controller.limits.cgroup import Group
-from controller.limits.limiter import Held, Lapsed, Limiter
+from controller.limits.holds import Held, Lapsed
+from controller.limits.limiter import Limiter
 from controller.limits.undo import run_undo
 
 from .conftest import MakeGroup

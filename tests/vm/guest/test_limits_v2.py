@@ -20,7 +20,8 @@ from controller.limits.cgroup import (
 )
 from controller.limits.cpu import read_quota, read_throttling, read_weight
 from controller.limits.guard import start_guard
-from controller.limits.limiter import Held, Lapsed, Limiter
+from controller.limits.holds import Held, Lapsed
+from controller.limits.limiter import Limiter
 from controller.limits.undo import Foreign, run_undo
 from tests.vm.guest.conftest import ROOT, Burn, MakeCgroup, cpu_stat, members, wait_until
 

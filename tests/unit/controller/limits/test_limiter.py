@@ -11,7 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from controller.limits import cpu, undo, undo_list
 from controller.limits.cgroup import CgroupError, Group, Version
 from controller.limits.change import Change
-from controller.limits.limiter import Held, Lapsed, Limiter
+from controller.limits.holds import Held, Lapsed
+from controller.limits.limiter import Limiter
 from controller.limits.undo import Foreign, run_undo
 
 from .conftest import make_group
@@ -106,7 +107,7 @@ def test_the_entry_is_on_the_list_before_the_file_is_written(
         seen.append((listed[0].applied, change.file.read_text().strip()))
         cpu.apply(change)
 
-    monkeypatch.setattr("controller.limits.limiter.apply", look)
+    monkeypatch.setattr("controller.limits.holds.apply", look)
     texts = [set_weight(lab, weight).applied for weight in (500, 600)]
     assert seen[0] == ((texts[0],), weight_file(lab.neighbour).read_text().strip())
     assert seen[1] == ((texts[0], texts[1]), texts[0])
@@ -202,7 +203,7 @@ def test_a_refused_write_leaves_file_and_list_as_they_were(
 ) -> None:
     set_weight(lab, 500)
     before = lab.path.read_text()
-    monkeypatch.setattr("controller.limits.limiter.apply", refuse)
+    monkeypatch.setattr("controller.limits.holds.apply", refuse)
     with pytest.raises(CgroupError, match="refused"):
         lab.limiter.set_quota(lab.engine, 0.5, "one")
     assert cpu.read_quota(lab.engine) is None
