@@ -2,6 +2,8 @@
 SHELL := /bin/bash
 PYTHON ?= $(shell command -v /usr/bin/python3 || command -v python3)
 VENV := .venv
+# As many as there are cores.
+UNIT_PROCESSES ?= logical
 BIN := $(VENV)/bin
 CLANG ?= clang
 OBJECTS := $(patsubst bpf/%.bpf.c,bpf/objects/%.bpf.o,$(wildcard bpf/*.bpf.c))
@@ -11,7 +13,7 @@ ENGINE_PACKAGES := libpython3.11
 MULTIARCH := $(shell uname -m)-linux-gnu
 ARCH := $(shell uname -m | sed 's/x86_64/x86/;s/aarch64/arm64/')
 
-.PHONY: all setup objects lint format test test-slow test-engines test-vm demo bench-accuracy bench-causes bench-plugin bench-predict bench-relegation bench-slo clean
+.PHONY: all setup objects lint format test test-unit test-real test-slow test-engines engines test-vm demo bench-accuracy bench-causes bench-plugin bench-predict bench-relegation bench-slo clean
 
 all: setup
 
@@ -45,18 +47,29 @@ format: setup
 	$(BIN)/ruff check --fix .
 
 # Everything that needs no other kernel: unit tests, real BPF and cgroups (root), real engines.
-test: setup
-	$(BIN)/pytest -q
+test: test-unit test-real
+
+# A process a core. What measures or limits the machine (test-real) goes one after another.
+test-unit: setup
+	$(BIN)/pytest -q -n $(UNIT_PROCESSES) tests/unit tests/bench
+
+test-real: setup
+	$(BIN)/pytest -q tests/kernel tests/engines
 
 # The proofs that take longer: every cause named, spans in a real receiver, metrics in a real Prometheus.
 test-slow: setup build/prometheus
 	PATH="$(CURDIR)/build/prometheus/usr/bin:$$PATH" $(BIN)/pytest -q -m slow
 
 # Real engines of others, kept in $SITS_CACHE (/var/cache/sits): what is missing there is downloaded.
-test-engines: setup
+test-engines: engines
+	$(BIN)/pytest -q -m engines
+
+engines: setup
 	@dpkg -s $(ENGINE_PACKAGES) >/dev/null 2>&1 || \
 	  { apt-get update -qq && apt-get install -y -qq --no-install-recommends $(ENGINE_PACKAGES) >/dev/null; }
-	$(BIN)/pytest -q -m engines
+	$(BIN)/python -m tests.engines.haproxy.install
+	$(BIN)/python -m tests.engines.triton.install
+	$(BIN)/python -m tests.engines.vllm.install
 
 # Debian's Prometheus, unpacked and not installed: its package would start a service.
 build/prometheus:

@@ -1,4 +1,4 @@
-"""Run the tests in tests/vm/guest on Debian's kernels, one machine after another.
+"""Run the tests in tests/vm/guest on Debian's kernels, a few machines at a time.
 
 `python -m tests.vm.run --help` says how; README.md beside this file says what happens.
 """
@@ -9,12 +9,14 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
 from tests.vm import payload, report
 from tests.vm.rig import apt, cache, disk, image, kernel, machine
 from tests.vm.rig.command import RigError
+from tests.vm.side_by_side import side_by_side
 
 PROJECT = Path(__file__).resolve().parents[2]
 HOST_PACKAGES = (
@@ -68,6 +70,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help="where the image and the kernels are kept (default: $SITS_CACHE/vm)",
     )
     parser.add_argument("--limit", type=int, default=600, metavar="S", help="seconds for the tests")
+    parser.add_argument(
+        "--at-once",
+        type=int,
+        default=2,
+        metavar="N",
+        help="machines at a time; each takes a core and 2 GiB (default: 2)",
+    )
     parser.add_argument("--refresh", action="store_true", help="look for newer kernels now")
     parser.add_argument("pytest", nargs="*", help="arguments for pytest in the guest, after --")
     return parser.parse_args(argv)
@@ -87,30 +96,49 @@ def test(held: cache.Cache, options: argparse.Namespace) -> list[report.Report]:
     say("packing the project")
     packed = held.scratch()
     payload.pack(PROJECT, packed, options.pytest)
-    disks = held.scratch()
-    disk.ext4(packed, disks / "payload.ext4")
+    disk.ext4(packed, held.work / "payload.ext4")
     say("the Debian image")
     root = image.fetch(held)
-    parts = machine.Disks(root, disks / "payload.ext4", disks / "results.raw")
-    hardware = machine.Machine(payload_s=options.limit)
-    reports = []
+    reports: dict[str, report.Report] = {}
+    boots = []
     for series in options.kernels:
         results = options.results / series
         shutil.rmtree(results, ignore_errors=True)
         results.mkdir(parents=True)
         try:
             subject = kernel.fetch(held, series, refresh=options.refresh, notice=say)
-            say(f"booting {subject.release}")
-            outcome = machine.run(hardware, subject, parts, results, say)
         except RigError as error:
-            one, times = report.failure(f"kernel {series}: {error}"), ""
-        else:
-            one = report.of_payload(outcome.status, results)
-            times = f" on {subject.release} (boot {outcome.boot_s:.0f} s, "
-            times += f"tests {outcome.run_s:.0f} s)"
-        print(f"{series}: {one.counts}{times}", *one.remarks, sep="\n  ", flush=True)
-        reports.append(one)
-    return reports
+            reports[series] = tell(series, report.failure(f"kernel {series}: {error}"))
+            continue
+        parts = machine.Disks(root, held.work / "payload.ext4", held.scratch() / "results.raw")
+        hardware = machine.Machine(payload_s=options.limit)
+        boots.append(partial(boot, hardware, series, subject, parts, results))
+    for series, one, times in side_by_side(boots, options.at_once):
+        reports[series] = tell(series, one, times)
+    return list(reports.values())
+
+
+def boot(
+    hardware: machine.Machine,
+    series: str,
+    subject: kernel.Kernel,
+    parts: machine.Disks,
+    results: Path,
+) -> tuple[str, report.Report, str]:
+    """Run one machine; returns the kernel's series, its report, and where and how long it ran."""
+    say(f"booting {subject.release}")
+    try:
+        outcome = machine.run(hardware, subject, parts, results, say)
+    except RigError as error:
+        return series, report.failure(f"kernel {series}: {error}"), ""
+    times = f" on {subject.release} (boot {outcome.boot_s:.0f} s, tests {outcome.run_s:.0f} s)"
+    return series, report.of_payload(outcome.status, results), times
+
+
+def tell(series: str, one: report.Report, times: str = "") -> report.Report:
+    """Print how it went on one kernel; returns the report."""
+    print(f"{series}: {one.counts}{times}", *one.remarks, sep="\n  ", flush=True)
+    return one
 
 
 def say(what: str) -> None:

@@ -33,3 +33,7 @@ def _unpack(fresh: Path) -> None:
     subprocess.run(["apt-get", "download", "-qq", *PACKAGES], cwd=fresh, check=True)
     for package in fresh.glob("*.deb"):
         subprocess.run(["dpkg-deb", "-x", str(package), str(fresh)], check=True)
+
+
+if __name__ == "__main__":
+    print(install(home()))
