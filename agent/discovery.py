@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import psutil
 
+from agent.groups_within import pods_below, units_below
 from agent.listening import listening_ports
 from controller.limits.cgroup import (
     CgroupError,
@@ -116,15 +117,28 @@ class Discovery:
             if not pids:
                 return [Found(neighbour.name, detail=detail)]
             return [replace(self._place(neighbour.name, pids, cgroup), detail="")]
-        parent = str(neighbour.match.value).removesuffix("/*")
         found = []
-        for path in self._children(parent):
+        for child, path in self._many(neighbour.match):
             pids = self._members(path)
             if pids and not pids & (taken | ours):
-                child = plain(path.rpartition("/")[2])
-                name = f"{neighbour.name}/{child}"
+                name = f"{neighbour.name}/{plain(child)}"
                 found.append(replace(self._place(name, pids, path), detail=""))
         return found
+
+    def _many(self, match: Match) -> list[tuple[str, str]]:
+        """Name and path of each cgroup that such a match means."""
+        value = str(match.value)
+        if match.kind == "cgroup":
+            return [(path.rpartition("/")[2], path) for path in self._children(value[:-2])]
+        found: dict[str, str] = {}
+        for mount in self._mounts():
+            if match.kind == "qos":
+                pairs = pods_below(mount.point, value)
+            else:
+                path = self._unit(value)
+                pairs = units_below(mount.point, mount.directory(path)) if path else iter(())
+            found.update((path, name) for name, path in pairs)
+        return [(name, path) for path, name in found.items()]
 
     def _match(
         self, match: Match, commands: dict[int, str], ours: frozenset[int]
@@ -147,7 +161,7 @@ class Discovery:
                     - ours
                 )
                 return pids, None, "" if pids else f"no command line matches {match.value}"
-            case "port":
+            case _:
                 pids = _with_children(_listeners(int(match.value)))
                 return pids, None, "" if pids else f"nothing listens on port {match.value}"
 

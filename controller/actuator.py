@@ -32,6 +32,7 @@ from controller.limits.holds import Lapsed
 from controller.limits.limiter import Limiter
 from controller.limits.undo import Foreign
 from controller.policy_model import Mode
+from controller.protection import Protection
 from controller.watch import EngineWatch
 from controller.wire import Channel
 
@@ -58,12 +59,18 @@ class Actuator:
         limiter: Limiter,
         hierarchies: Hierarchies,
         clock: Callable[[], int] = time.monotonic_ns,
+        protection: Protection | None = None,
     ) -> None:
-        """Limits go through `limiter`, which keeps the undo list; `clock` is the loop's."""
+        """Limits go through `limiter`, which keeps the undo list; `clock` is the loop's.
+
+        `protection` says what no limit is set on; by default it is asked of this machine.
+        """
         self._channel = channel
         self._clock = clock
         self._limiter = limiter
         self._hierarchies = hierarchies
+        self._protection = protection or Protection(hierarchies, clock=clock)
+        self._protected: dict[str, str] = {}
         self._groups: dict[str, Group] = {}
         self._quotas: dict[str, float] = {}
         self._paused: dict[str, int] = {}
@@ -100,6 +107,9 @@ class Actuator:
             group, _, _ = self.find_group(cgroup)
             if group is not None:
                 self._groups[name] = group
+        self._protection.set_engines(e.group.path for e in engines.values() if e.group is not None)
+        self._protection.forget_but(self._groups.values())
+        self._protected = {n: why for n, why in self._protected.items() if n in self._groups}
         for name in [name for name in self._quotas if self._groups.get(name) != old[name]]:
             self._give_back(name, old[name])
             self._forget_quota(engines.values(), name)
@@ -116,8 +126,14 @@ class Actuator:
         return tuple(
             each
             for each in neighbours
-            if each.name in self._groups and self._paused.get(each.name, 0) <= now_ns
+            if each.name in self._groups
+            and each.name not in self._protected
+            and self._paused.get(each.name, 0) <= now_ns
         )
+
+    def why_protected(self, name: str) -> str | None:
+        """Why a neighbour may not be limited, None if it may or that has not been asked yet."""
+        return self._protected.get(name)
 
     def quota_of(self, name: str) -> float | None:
         """The quota we hold on a neighbour."""
@@ -175,6 +191,10 @@ class Actuator:
 
     def check_limits(self, engines: Mapping[str, EngineWatch]) -> None:
         """Find limits that others wrote or undid, and let go of them."""
+        for name in {*self._quotas, *self._protected}:
+            if self._refuse(name) is not None and name in self._quotas:
+                self._give_back(name, self._groups[name])
+                self._forget_quota(engines.values(), name)
         try:
             noticed = self._limiter.check()
         except CgroupError as error:
@@ -236,6 +256,7 @@ class Actuator:
         """An operator changed the mode: what others wrote before may be limited again."""
         self._limiter.reset()
         self._paused.clear()
+        self._protected.clear()
 
     def event(self, kind: str, subject: str, detail: Mapping[str, Any]) -> None:
         """Journal a change of state."""
@@ -281,6 +302,10 @@ class Actuator:
 
     def _set_limit(self, watch: EngineWatch, action: LimitAction, reason: str) -> str | None:
         """Carry one action out; why it was refused, or None."""
+        if isinstance(action, SetQuota | SetMemoryHigh):
+            why = self._refuse(action.target)
+            if why is not None:
+                return why
         match action:
             case SetWeight(weight=weight):
                 why = self._limit(watch.group, weight, None, reason)
@@ -300,6 +325,18 @@ class Actuator:
             case ReleaseLimit(target=target):
                 self._quotas.pop(target, None)
                 return self._release(self._groups.get(target) if target else watch.group)
+
+    def _refuse(self, name: str) -> str | None:
+        """Why nothing is set on a neighbour: whatever asks for a limit on one passes here."""
+        group = self._groups.get(name)
+        why = self._protection.why(group) if group is not None else None
+        if group is None or why is None:
+            self._protected.pop(name, None)
+            return None
+        if self._protected.get(name) != why:
+            self._protected[name] = why
+            self.event("protected", name, {"cgroup": group.path, "why": why})
+        return f"it is protected: {why}"
 
     def _limit(
         self, group: Group | None, weight: int | None, cores: float | None, reason: str

@@ -8,11 +8,13 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, cast
 
 from controller.plain import plain
 from controller.policy_checks import cross_problems
+from controller.policy_classes import BUILT_IN, Discovery, ServiceClass
 from controller.policy_model import (
     Adapter,
     Agent,
@@ -29,7 +31,7 @@ from controller.policy_model import (
     Relegation,
     Slo,
 )
-from controller.policy_rules import Rule, cgroup, pattern, unit, whole
+from controller.policy_rules import NAME, Rule, cgroup, choice, pattern, slice_name, unit, whole
 from controller.policy_tables import (
     KeyInfo,
     Problem,
@@ -45,6 +47,7 @@ __all__ = [
     "Adapter",
     "Agent",
     "Controller",
+    "Discovery",
     "Engine",
     "KnobFloors",
     "Limits",
@@ -56,6 +59,7 @@ __all__ = [
     "Policy",
     "PolicyError",
     "Relegation",
+    "ServiceClass",
     "Slo",
     "load_policy",
     "parse_policy",
@@ -67,7 +71,6 @@ __all__ = [
 
 MAX_POLICY_BYTES: Final = 1 << 20
 
-_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _ENGINE_MATCHES: Final[Mapping[str, Rule]] = {
     "cgroup": cgroup(children=False),
     "unit": unit(),
@@ -77,12 +80,16 @@ _ENGINE_MATCHES: Final[Mapping[str, Rule]] = {
 _NEIGHBOUR_MATCHES: Final[Mapping[str, Rule]] = {
     **_ENGINE_MATCHES,
     "cgroup": cgroup(children=True),
+    "slice": slice_name(),
+    "qos": choice("besteffort", "burstable"),
 }
 _MATCH_MEANINGS: Final[Mapping[str, str]] = {
     "cgroup": "The cgroup it runs in.",
     "unit": "The systemd unit it runs in.",
     "command": "Searched for in the command lines of processes.",
     "port": "The TCP port it listens on.",
+    "slice": "A systemd slice: each unit in it is a neighbour of its own.",
+    "qos": "A QoS class of Kubernetes: each pod of it is a neighbour of its own.",
 }
 
 
@@ -142,7 +149,7 @@ def policy_from_json(text: str | bytes, source: str = "policy") -> Policy:
 
 def policy_keys() -> list[KeyInfo]:
     """Every key of the schema, for the documentation."""
-    infos = list(key_infos(Policy))
+    infos = [*key_infos(Policy), *key_infos(ServiceClass, "classes.NAME.")]
     for prefix, kind, matches in (
         ("engines.NAME.", Engine, _ENGINE_MATCHES),
         ("neighbours.NAME.", Neighbour, _NEIGHBOUR_MATCHES),
@@ -158,7 +165,8 @@ def policy_keys() -> list[KeyInfo]:
 def _build(raw: Mapping[str, object], source: str, lines: Mapping[KeyPath, int]) -> Policy:
     problems: list[Problem] = []
     policy = Policy(
-        **read_fields(Policy, raw, (), problems, also=("engines", "neighbours")),
+        **read_fields(Policy, raw, (), problems, also=("classes", "engines", "neighbours")),
+        classes=tuple(_classes(raw, problems)),
         engines=tuple(_targets(Engine, _ENGINE_MATCHES, "engines", raw, problems)),
         neighbours=tuple(_targets(Neighbour, _NEIGHBOUR_MATCHES, "neighbours", raw, problems)),
     )
@@ -182,6 +190,23 @@ def _build(raw: Mapping[str, object], source: str, lines: Mapping[KeyPath, int])
     return policy
 
 
+def _classes(raw: Mapping[str, object], problems: list[Problem]) -> Iterator[ServiceClass]:
+    """The classes of the file; what a table leaves out is as built in, where the name is."""
+    for name, value in read_table(raw.get("classes", {}), ("classes",), problems).items():
+        path = ("classes", name)
+        _check_name(path, name, problems)
+        table = read_table(value, path, problems)
+        fields = read_fields(ServiceClass, table, path, problems)
+        yield replace(BUILT_IN.get(name, ServiceClass(name)), **fields)
+
+
+def _check_name(path: KeyPath, name: str, problems: list[Problem]) -> None:
+    if not NAME.fullmatch(name):
+        problems.append(
+            Problem(path, "a name is 1 to 63 of a-z, 0-9, - and _, and starts with a-z or 0-9")
+        )
+
+
 def _targets(
     kind: type[Any],
     matches: Mapping[str, Rule],
@@ -192,10 +217,7 @@ def _targets(
     """The targets of one section that have a match; the problems of all of them are added."""
     for name, value in read_table(raw.get(section, {}), (section,), problems).items():
         path = (section, name)
-        if not _NAME.fullmatch(name):
-            problems.append(
-                Problem(path, "a name is 1 to 63 of a-z, 0-9, - and _, and starts with a-z or 0-9")
-            )
+        _check_name(path, name, problems)
         if not isinstance(value, dict):
             read_table(value, path, problems)
             continue

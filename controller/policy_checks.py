@@ -26,6 +26,7 @@ def cross_problems(policy: Policy) -> Iterator[Problem]:
     yield from _names(policy)
     yield from _matches(targets)
     yield from _cgroups(policy)
+    yield from _classes(policy)
     yield from _adapters(policy)
     yield from _sockets(policy)
     yield from _ports(policy, targets)
@@ -114,6 +115,21 @@ def _cgroups(policy: Policy) -> Iterator[Problem]:
                     f"engines.{engine.name} runs inside it and would be limited with it",
                     (("engines", engine.name, "cgroup"), ("neighbours", neighbour.name, "limit")),
                 )
+
+
+def _classes(policy: Policy) -> Iterator[Problem]:
+    known = policy.all_classes
+    named: list[tuple[KeyPath, str | None]] = [
+        (("discovery", "found_class"), policy.discovery.found_class)
+    ]
+    named += [(("engines", item.name, "class"), item.service_class) for item in policy.engines]
+    named += [
+        (("neighbours", item.name, "class"), item.service_class) for item in policy.neighbours
+    ]
+    for path, name in named:
+        if name is not None and name not in known:
+            there = ", ".join(f'"{each}"' for each in known)
+            yield Problem(path, f'there is no class "{name}", only {there}', (("classes",),))
 
 
 def _adapters(policy: Policy) -> Iterator[Problem]:

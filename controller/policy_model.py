@@ -5,9 +5,11 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from controller.policy_classes import BUILT_IN, NO_CLASS, Discovery, ServiceClass
 from controller.policy_rules import (
     address,
     choice,
+    class_name,
     directory,
     file,
     header_table,
@@ -25,7 +27,7 @@ from controller.policy_rules import (
 from controller.policy_tables import Key, plain_fields
 
 Mode = Literal["observe", "shadow", "control"]
-MatchKind = Literal["cgroup", "unit", "command", "port"]
+MatchKind = Literal["cgroup", "unit", "command", "port", "slice", "qos"]
 OtlpProtocol = Literal["grpc", "http"]
 
 
@@ -182,6 +184,23 @@ class Engine:
             " it there are no `sits_version_*` metrics.",
         ),
     ] = None
+    service_class: Annotated[
+        str | None,
+        Key(
+            class_name(),
+            "Its service class: what meeting its SLO is worth beside other engines.",
+            name="class",
+        ),
+    ] = None
+    weight: Annotated[
+        int,
+        Key(
+            whole(0, 10_000),
+            "Its base CPU weight as a tenant of the machine (100 is normal), which grows to 1.5"
+            " times that as its SLO is missed; 0 means that it is left as it is until it is"
+            " raised.",
+        ),
+    ] = 0
     slo: Slo = field(default_factory=Slo)
     limits: Limits = field(default_factory=Limits)
     knobs: KnobFloors = field(default_factory=KnobFloors)
@@ -199,11 +218,29 @@ class Neighbour:
     min_cores: Annotated[
         float, Key(number(0.01, 1024, "cores"), "The smallest CPU quota it is ever held to.")
     ] = 0.05
+    service_class: Annotated[
+        str | None,
+        Key(
+            class_name(),
+            "Its service class: how far it may be held back, and its part of what is left over.",
+            name="class",
+        ),
+    ] = None
+    weight: Annotated[
+        int,
+        Key(
+            whole(0, 10_000),
+            "Its base CPU weight as a tenant of the machine (100 is normal), less while it fills"
+            " its memory; 0 means that it is left as it is.",
+        ),
+    ] = 0
 
     @property
     def each_child(self) -> bool:
-        """Whether the match means every child of a cgroup, each a neighbour of its own."""
-        return self.match.kind == "cgroup" and str(self.match.value).endswith("/*")
+        """Whether the match means many cgroups, each a neighbour of its own."""
+        if self.match.kind == "cgroup":
+            return str(self.match.value).endswith("/*")
+        return self.match.kind in {"slice", "qos"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,6 +398,8 @@ class Policy:
     agent: Agent = field(default_factory=Agent)
     controller: Controller = field(default_factory=Controller)
     otel: Otel = field(default_factory=Otel)
+    discovery: Discovery = field(default_factory=Discovery)
+    classes: tuple[ServiceClass, ...] = ()
     engines: tuple[Engine, ...] = ()
     neighbours: tuple[Neighbour, ...] = ()
 
@@ -370,6 +409,7 @@ class Policy:
         Without `secrets`, what is secret is hidden.
         """
         return plain_fields(self, secrets=secrets) | {
+            "classes": {item.name: plain_fields(item) for item in self.classes},
             "engines": {item.name: _target_fields(item) for item in self.engines},
             "neighbours": {item.name: _target_fields(item) for item in self.neighbours},
         }
@@ -379,6 +419,15 @@ class Policy:
         if engine.adapter.kind is not None:
             return self.agent.adapters_dir / f"{engine.name}.sock"
         return engine.admin_socket
+
+    @property
+    def all_classes(self) -> Mapping[str, ServiceClass]:
+        """Every class there is by name: those built in, and the policy's own in their place."""
+        return {**BUILT_IN, **{each.name: each for each in self.classes}}
+
+    def class_of(self, name: str | None) -> ServiceClass:
+        """The class of that name; that of nobody where there is none."""
+        return self.all_classes.get(name or "", NO_CLASS)
 
     def with_mode(self, mode: Mode) -> "Policy":
         """This policy in another mode."""

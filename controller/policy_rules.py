@@ -16,6 +16,9 @@ from controller.plain import plain
 UNIX_PATH_BYTES: Final = 107
 """The longest path a Unix socket can have: sun_path is 108 bytes, one for the final NUL."""
 
+NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+"""What the user may call an engine, a neighbour or a class."""
+
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?")
 _HEADER_NAME: Final = re.compile(r"[a-z0-9_.-]{1,100}(?<!-bin)")
 _HEADER_VALUE: Final = re.compile(r"[!-~]([ -~]*[!-~])?")
@@ -245,6 +248,30 @@ def unit() -> Rule:
         return text
 
     return Rule("the name of a systemd service, scope or slice", read)
+
+
+def slice_name() -> Rule:
+    """A systemd slice."""
+
+    def read(value: object) -> str:
+        text = _text(value)
+        if not _UNIT_NAME.fullmatch(text) or not text.endswith(".slice"):
+            raise ValueError
+        return text
+
+    return Rule('the name of a systemd slice, such as "batch.slice"', read)
+
+
+def class_name() -> Rule:
+    """The name of a service class; whether there is one is held against the policy."""
+
+    def read(value: object) -> str:
+        text = _text(value)
+        if not NAME.fullmatch(text):
+            raise ValueError
+        return text
+
+    return Rule('the name of a class: "slo-a", "slo-b", or a table under [classes]', read)
 
 
 def pattern() -> Rule:

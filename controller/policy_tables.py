@@ -21,12 +21,14 @@ class Key:
 
     `meaning` is what the documentation says of it. A field whose type is itself such a dataclass
     is a table; other fields are none of the schema's business. A key with the default None is
-    optional. A `secret` key holds a table whose values are kept from view.
+    optional. A `secret` key holds a table whose values are kept from view. `name` is what the file
+    calls it where the field can't have that name.
     """
 
     rule: Rule
     meaning: str
     secret: bool = False
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +65,17 @@ def read_fields(
 
     A field that is absent or wrong is left out. Keys in `also` are read elsewhere.
     """
-    schema = _schema(kind)
+    schema = {name: (field, item) for field, name, item in _schema(kind)}
     known = [*schema, *also]
     values: dict[str, Any] = {}
     for name, value in raw.items():
         where = (*path, name)
         if name in schema:
+            field, item = schema[name]
             before = len(problems)
-            read = _read(schema[name], value, where, problems)
+            read = _read(item, value, where, problems)
             if len(problems) == before:
-                values[name] = read
+                values[field] = read
         elif name not in also:
             problems.append(Problem(where, f"unknown key{_suggestion(name, known)}"))
     return values
@@ -100,9 +103,9 @@ def read_table(value: object, path: KeyPath, problems: list[Problem]) -> dict[st
 def key_infos(kind: type[Any], prefix: str = "") -> Iterator[KeyInfo]:
     """Every key of `kind` and of the tables in it, in order of declaration."""
     defaults = {item.name: item.default for item in fields(kind)}
-    for name, item in _schema(kind).items():
+    for field, name, item in _schema(kind):
         if isinstance(item, Key):
-            default = defaults[name]
+            default = defaults[field]
             yield KeyInfo(
                 name=prefix + name,
                 unit=item.rule.unit,
@@ -120,8 +123,8 @@ def plain_fields(value: Any, *, secrets: bool = False) -> dict[str, Any]:
     Without `secrets`, the values of secret tables are replaced.
     """
     result: dict[str, Any] = {}
-    for name, item in _schema(type(value)).items():
-        held = getattr(value, name)
+    for field, name, item in _schema(type(value)):
+        held = getattr(value, field)
         if not isinstance(item, Key):
             result[name] = plain_fields(held, secrets=secrets)
         elif item.secret and not secrets:
@@ -143,15 +146,15 @@ def key_name(path: KeyPath) -> str:
     return name
 
 
-def _schema(kind: type[Any]) -> dict[str, Key | type[Any]]:
-    """The keys and tables of `kind` by name."""
-    schema: dict[str, Key | type[Any]] = {}
-    for name, hint in get_type_hints(kind, include_extras=True).items():
+def _schema(kind: type[Any]) -> list[tuple[str, str, Key | type[Any]]]:
+    """The keys and tables of `kind`: field, name in the file, and what it is."""
+    schema: list[tuple[str, str, Key | type[Any]]] = []
+    for field, hint in get_type_hints(kind, include_extras=True).items():
         marks = [mark for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, Key)]
         if marks:
-            schema[name] = marks[0]
+            schema.append((field, marks[0].name or field, marks[0]))
         elif isinstance(hint, type) and is_dataclass(hint) and _schema(hint):
-            schema[name] = hint
+            schema.append((field, field, hint))
     return schema
 
 

@@ -227,3 +227,40 @@ def test_a_child_of_any_name_has_one_that_can_be_shown(
     assert found.cpu_ids == {child.cpu_id}
     assert found.name.isprintable()
     found.name.encode()
+
+
+@pytest.mark.parametrize(
+    ("names", "match"),
+    [
+        (("x.slice", "x-y.slice", "job.service"), 'slice = "{}.slice"'),
+        (("kubepods", "besteffort", "podab-1"), 'qos = "besteffort"'),
+        (
+            (
+                "kubepods.slice",
+                "kubepods-besteffort.slice",
+                "kubepods-besteffort-podab_1.slice",
+            ),
+            'qos = "besteffort"',
+        ),
+    ],
+)
+def test_each_unit_of_a_slice_and_each_pod_of_a_class_is_a_neighbour_with_all_below_it(
+    make_cgroup: MakeGroup,
+    stack: ExitStack,
+    agent_pid: int,
+    names: tuple[str, ...],
+    match: str,
+) -> None:
+    group = make_cgroup("discovery")
+    own = group.cpu.name.removeprefix("sits-test-")
+    at = group
+    for name in (names[0].replace("x.", f"{own}."), *names[1:], "inner"):
+        at = below(at, name)
+        stack.callback(at.remove)
+    pid, _ = stack.enter_context(process(at, LISTEN))
+    found = look(f"[neighbours.n]\n{match.format(own)}", agent_pid).neighbours
+    (mine,) = [each for each in found if pid in each.pids]
+    unit = at.cpu.parent
+    assert mine.cgroup == f"/{unit.relative_to(group.cpu.parent)}"
+    assert mine.name == f"n/{'ab-1' if 'pod' in unit.name else unit.name}"
+    assert mine.cpu_ids == {unit.stat().st_ino, at.cpu.stat().st_ino}

@@ -326,3 +326,21 @@ def test_a_list_that_cannot_be_used_is_told_and_no_error(lab: Lab, tmp_path: Pat
     told: list[dict[str, Any]] = [event["detail"] for event in lab.agent.of("event")]
     assert all("undo.json" in detail["error"] for detail in told)
     assert len(told) == 2
+
+
+def test_what_is_protected_is_not_limited_and_one_event_says_why(lab: Lab) -> None:
+    lab.cgroups.make("init.scope")
+    lab.neighbours("init.scope", "n1")
+    for _ in range(2):
+        lab.do(SetQuota("init.scope", 0.5, None))
+        assert lab.ack() == ("refused", "it is protected: it is systemd's own")
+    assert lab.cgroups.untouched()
+    assert lab.events() == [("protected", "init.scope")]
+    assert lab.limitable() == ["n1"]
+
+
+def test_a_neighbour_that_an_engine_runs_in_is_protected(lab: Lab) -> None:
+    lab.neighbours("engine")
+    lab.do(SetQuota("engine", 0.5, None))
+    assert lab.ack() == ("refused", "it is protected: an engine runs in it")
+    assert lab.cgroups.quota("engine") is None

@@ -13,6 +13,7 @@ from controller.adapters.kinds import KINDS
 from controller.policy import (
     Agent,
     Controller,
+    Discovery,
     Engine,
     KnobFloors,
     Limits,
@@ -21,6 +22,7 @@ from controller.policy import (
     Policy,
     PolicyError,
     Relegation,
+    ServiceClass,
     Slo,
     load_policy,
     parse_policy,
@@ -96,6 +98,22 @@ def policies(draw: st.DrawFn) -> Policy:
                 neighbour_pressure=numbers(0, 1),
             )
         ),
+        discovery=draw(
+            st.builds(
+                Discovery, st.booleans(), st.sampled_from([None, "slo-b", "night"]), st.booleans()
+            )
+        ),
+        classes=(
+            draw(
+                st.builds(
+                    ServiceClass,
+                    st.just("night"),
+                    numbers(0.01, 1),
+                    st.integers(0, 5000),
+                    st.integers(1, 60_000),
+                )
+            ),
+        ),
         engines=tuple(
             draw(
                 st.builds(
@@ -104,6 +122,8 @@ def policies(draw: st.DrawFn) -> Policy:
                     match=matches(index),
                     admin_socket=st.sampled_from([None, Path(f"/run/engine-{index}.sock")]),
                     version_header=st.sampled_from([None, "x-canary-version"]),
+                    service_class=st.sampled_from([None, "slo-a", "night"]),
+                    weight=st.integers(0, 10_000),
                     slo=st.builds(
                         Slo,
                         numbers(1, 600_000),
@@ -123,9 +143,17 @@ def policies(draw: st.DrawFn) -> Policy:
                 st.builds(
                     Neighbour,
                     name=st.just(name),
-                    match=matches(index) | st.just(Match("cgroup", f"/t{index}/*")),
+                    match=matches(index)
+                    | st.sampled_from(
+                        [
+                            Match("cgroup", f"/t{index}/*"),
+                            Match("slice", f"t{index}.slice"),
+                        ]
+                    ),
                     limit=st.booleans(),
                     min_cores=numbers(0.01, 1024),
+                    service_class=st.sampled_from([None, "slo-b", "night"]),
+                    weight=st.integers(0, 10_000),
                 )
             )
             for index, name in enumerate(names[split:], split)
@@ -242,8 +270,8 @@ lease_ms = 20.0
         ),
         (
             ENGINE + 'name = "x"',
-            "p:3: engines.chat.name: unknown key, known here: admin_socket, version_header, slo,"
-            " limits, knobs, relegation, adapter, cgroup, unit, command, port",
+            "p:3: engines.chat.name: unknown key, known here: admin_socket, version_header,"
+            " class, weight, slo, limits, knobs, relegation, adapter, cgroup, unit, command, port",
         ),
     ],
 )
@@ -517,3 +545,59 @@ def test_an_engine_with_an_adapter_has_no_socket_of_its_own() -> None:
     assert problems(text) == [
         "p:3: engines.chat.admin_socket: an engine with an adapter has the adapter's socket"
     ]
+
+
+def test_two_classes_need_no_table() -> None:
+    policy = parse_policy("[neighbours.n]\nport = 1\nclass = 'slo-b'", "p")
+    assert policy.class_of(policy.neighbours[0].service_class) == ServiceClass(
+        "slo-b", 0.25, 800, 200
+    )
+    assert policy.class_of("slo-a") == ServiceClass("slo-a", 0.7, 200, 50)
+
+
+def test_a_table_of_a_built_in_class_changes_what_it_says_and_leaves_the_rest() -> None:
+    policy = parse_policy("[classes.slo-a]\nfreeze_ms = 0", "p")
+    assert policy.class_of("slo-a") == ServiceClass("slo-a", 0.7, 0, 50)
+
+
+def test_what_has_no_class_is_never_frozen() -> None:
+    assert parse_policy("", "p").class_of(None).freeze_ms == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (
+            "[engines.e]\nport = 1\nclass = 'gold'",
+            'p:3: engines.e.class: there is no class "gold", only "slo-a", "slo-b"',
+        ),
+        (
+            "[classes.night]\n[discovery]\nfound_class = 'day'",
+            'p:3: discovery.found_class: there is no class "day", only "slo-a", "slo-b", "night"',
+        ),
+        (
+            "[classes.slo-a]\nfreeze_ms = 60000",
+            "p:2: classes.slo-a.freeze_ms: must be a whole number of ms from 0 to 5000, not 60000",
+        ),
+        (
+            "[classes.x]\ncpu_share = 0",
+            "p:2: classes.x.cpu_share: must be a number from 0.01 to 1, not 0",
+        ),
+        (
+            "[classes.X]",
+            "p:1: classes.X: a name is 1 to 63 of a-z, 0-9, - and _, and starts with a-z or 0-9",
+        ),
+        ("classes = 1", "p:1: classes: must be a table, not 1"),
+        (
+            "[neighbours.n]\nslice = 'batch.service'",
+            'p:2: neighbours.n.slice: must be the name of a systemd slice, such as "batch.slice",'
+            ' not "batch.service"',
+        ),
+        (
+            "[neighbours.n]\nqos = 'guaranteed'",
+            'p:2: neighbours.n.qos: must be one of "besteffort", "burstable", not "guaranteed"',
+        ),
+    ],
+)
+def test_classes_and_what_names_them_are_checked(text: str, problem: str) -> None:
+    assert problems(text) == [problem]

@@ -51,9 +51,11 @@ def test_what_comes_and_goes_is_told_key_by_key() -> None:
         'neighbours.logs.cgroup none → "/batch"',
         "neighbours.logs.limit none → true",
         "neighbours.logs.min_cores none → 0.05",
+        "neighbours.logs.weight none → 0",
         'neighbours.batch.cgroup "/batch" → none',
         "neighbours.batch.limit true → none",
         "neighbours.batch.min_cores 0.05 → none",
+        "neighbours.batch.weight 0 → none",
     ]
 
 
