@@ -227,6 +227,11 @@ def _streams(engines: tuple[EngineFigures, ...]) -> Iterator[Metric]:
         ("sits_chunks", "Data chunks that went out.", "chunks"),
         ("sits_response_body_bytes", "Bytes of ended answers' bodies.", "body_bytes"),
         ("sits_chunk_gaps_over_slo", "Chunk gaps over the SLO.", "gaps_over"),
+        (
+            "sits_chunk_gaps_unsent",
+            "Of these, that bytes which could not leave made at least half of.",
+            "gaps_unsent",
+        ),
         ("sits_first_tokens_over_slo", "First chunks over the SLO.", "ttft_over"),
         (
             "sits_streams_unstarted",

@@ -54,7 +54,7 @@ def stream_cause(
     }
     if stream.ttft_ns is not None:
         evidence["ttft_ms"] = stream.ttft_ns / 1e6
-    if stream.write_ns:
+    if stream.last_write_ns:
         evidence["write_gap_max_ms"] = stream.write_gap_max_ns / 1e6
     if stream.read_ns:
         evidence["read_wait_ms"] = (stream.read_ns - stream.request_ns) / 1e6
@@ -67,29 +67,33 @@ def _cause(stream: Stream, seconds: float, slo: Slo, engine_ns: Mapping[str, int
         late_ms = stream.gap_max_ns / 1e6
         if stream.rwnd_limited_ms >= HELD_SHARE * late_ms:
             return Cause.SLOW_READER
-        if stream.retransmits or stream.write_ns:
+        if stream.retransmits or _shows_writes(stream):
             return Cause.NETWORK
     worst = _worst(engine_ns)
     if worst is not None:
         return worst
-    if not stream.write_ns and stream.retransmits > LOST_PER_S * seconds:
-        return Cause.NETWORK
-    return Cause.APPLICATION if stream.write_ns or stream.read_ns else Cause.UNKNOWN
+    if _shows_writes(stream):
+        return Cause.APPLICATION
+    return Cause.NETWORK if stream.retransmits > LOST_PER_S * seconds else Cause.UNKNOWN
 
 
 def _only_on_the_wire(stream: Stream, slo: Slo) -> bool:
     """Whether the late gap was not there yet when the application wrote.
 
-    Kernels before 6.3 don't tell of writes: there the window and what was sent again have to speak
-    for themselves.
+    Kernels before 6.3 don't tell of writes: there bytes have to have been unsent for a part of it.
     """
-    if not stream.write_ns:
+    if not _shows_writes(stream):
         late_ms = stream.gap_max_ns / 1e6
-        return stream.rwnd_limited_ms >= HELD_SHARE * late_ms
+        return max(stream.rwnd_limited_ms, stream.blocked_ns / 1e6) >= HELD_SHARE * late_ms
     if stream.write_gap_max_ns <= slo.gap_ms * 1e6:
         return True
     added_ns = stream.gap_max_ns - stream.write_gap_max_ns
     return added_ns > max(ON_THE_WIRE_NS, stream.write_gap_max_ns)
+
+
+def _shows_writes(stream: Stream) -> bool:
+    """Whether this kernel tells of reads and writes, as those from 6.3 do."""
+    return bool(stream.read_ns or stream.last_write_ns)
 
 
 def _worst(engine_ns: Mapping[str, int]) -> Cause | None:

@@ -388,6 +388,7 @@ def _evidence(window: Window | None) -> JsonObject:
         "requests": c.requests,
         "chunks": c.chunks,
         "gaps_over": c.gaps_over,
+        "gaps_unsent": c.gaps_unsent,
         "ttft_over": c.ttft_over,
         "retransmits": c.retransmits,
         "retransmits_per_s": c.retransmits / seconds,

@@ -109,8 +109,17 @@ static __always_inline void take_chrono(struct connection *c, struct tcp_sock *t
 	c->stream.sndbuf_limited_ms = (sndbuf - c->sndbuf_base) * 1000ULL / hz;
 }
 
-/* A write returned and left bytes unsent. Only the writer's side begins, only the sender's side
- * ends: what left between the two is found out by its sequence number. */
+/* Whether the segment from `next` on finds no room in the client's window (tcp_snd_wnd_test). */
+static __always_inline bool window_is_full(struct tcp_sock *tp, u32 next)
+{
+	u32 unsent = tp->write_seq - next;
+	u32 segment = unsent < tp->mss_cache ? unsent : tp->mss_cache;
+
+	return (int)(next + segment - tp->snd_una - tp->snd_wnd) > 0;
+}
+
+/* A write returned and left bytes unsent. Where writes are seen, only the writer's side begins and
+ * only the sender's side ends: what left between the two is found out by its sequence number. */
 static __always_inline void begin_blocked(struct connection *c, struct counters *n, u32 seq, u64 now)
 {
 	c->blocked_seq = seq;

@@ -80,7 +80,8 @@ struct counters {
 	u64 role_frames;
 	u64 writes_held; /* of the stalled: by a client's window with no room left */
 	u64 opaque; /* turns on TLS or HTTP/2: in no other counter of streams */
-	u64 pad[7];
+	u64 gaps_unsent; /* of those over: for at least half of the gap bytes could not leave */
+	u64 pad[6];
 };
 
 /* what our own limits cost, one line a CPU; every field only grows */

@@ -20,7 +20,7 @@ HEAD_BYTES: Final = 1024
 MAX_ROLES: Final = 512
 
 TARGET: Final = struct.Struct(f"=5Q{NAME_BYTES}s")
-COUNTERS: Final = struct.Struct("=41Q56x")
+COUNTERS: Final = struct.Struct("=42Q48x")
 HEALTH: Final = struct.Struct("=8Q")
 HISTOGRAM: Final = struct.Struct(f"=Q{SLOTS}Q5Q")
 CULPRIT_KEY: Final = struct.Struct("=QII")
@@ -92,8 +92,9 @@ class Counters:
 
     `wait_*` is run-queue delay: by tasks of the target itself (`self`), by others, or by nobody
     (the rest: a sleeping CPU took time to wake). `waits_over` and `gaps_over` and `ttft_over`
-    crossed the target's thresholds; a wait for its own tasks never does. `ends_unstarted` streams
-    ended before their first chunk.
+    crossed the target's thresholds; a wait for its own tasks never does. `gaps_unsent` of the gaps
+    over it were unsent bytes for a half or more. `ends_unstarted` streams ended before their first
+    chunk.
     `events` are server-sent events in the chunks. `loss_probes` are among the `retransmits`.
     `writes_stalled` left bytes unsent, `writes_held` of them because the client's window was full;
     `blocked_ns` is time with unsent bytes over all streams,
@@ -144,6 +145,7 @@ class Counters:
     role_frames: int = 0
     writes_held: int = 0
     opaque: int = 0
+    gaps_unsent: int = 0
 
     def since(self, earlier: "Counters") -> "Counters":
         """What came after `earlier` was read."""

@@ -131,6 +131,14 @@ static __always_inline void first_chunk(struct connection *c, struct counters *n
 	tell(c, EVENT_FIRST, 0, now);
 }
 
+/* Whether bytes that could not leave are most of a gap that ends now. */
+static __always_inline bool is_unsent(struct connection *c, u64 gap, u64 now)
+{
+	u64 since = c->blocked_since_ns;
+
+	return since && since < now && 2 * (now - since) >= gap;
+}
+
 static __always_inline void next_chunk(struct connection *c, struct counters *n, u64 now)
 {
 	struct target *target = target_of(c);
@@ -145,6 +153,8 @@ static __always_inline void next_chunk(struct connection *c, struct counters *n,
 	if (target && target->gap_slo_ns && gap > target->gap_slo_ns) {
 		c->stream.gaps_over++;
 		ADD(n->gaps_over, 1);
+		if (is_unsent(c, gap, now))
+			ADD(n->gaps_unsent, 1);
 		raise_edge(n, c->stream.slot, EDGE_GAP, now, gap);
 	}
 }

@@ -180,6 +180,7 @@ def _constants(features: Features, max_targets: int, cpus: int) -> dict[str, int
         "have_task_storage": features.task_storage,
         "have_prev_state": features.prev_state,
         "have_retransmit_error": features.retransmit_error,
+        "have_writes": "sock_send_length" in features.tracepoints,
         "cpu_on_v1": features.cpu_on_v1,
         "hz": features.hz,
     }

@@ -28,15 +28,6 @@ int BPF_PROG(engine_read, struct sock *sk, int length)
 	return 0;
 }
 
-/* Whether the next segment finds no room in the client's window (tcp_snd_wnd_test). */
-static __always_inline bool window_is_full(struct tcp_sock *tp)
-{
-	u32 unsent = tp->write_seq - tp->snd_nxt;
-	u32 segment = unsent < tp->mss_cache ? unsent : tp->mss_cache;
-
-	return (int)(tp->snd_nxt + segment - tp->snd_una - tp->snd_wnd) > 0;
-}
-
 /* A write by the engine returned; a stream's last one does so after its end. What is unsent then
  * waits for the client's window, for the congestion window or for memory. */
 SEC("tp_btf/sock_send_length")
@@ -72,7 +63,7 @@ int BPF_PROG(engine_write, struct sock *sk, int length)
 		c->stream.writes_stalled++;
 		if (n) {
 			ADD(n->writes_stalled, 1);
-			if (window_is_full(tp))
+			if (window_is_full(tp, tp->snd_nxt))
 				ADD(n->writes_held, 1);
 		}
 		begin_blocked(c, n, tp->write_seq, now);

@@ -19,6 +19,9 @@ char LICENSE[] SEC("license") = "GPL";
 
 #define WINDOW 16
 
+/* set by the loader: since 6.3 the engine's writes are seen, and what they leave unsent */
+const volatile bool have_writes = false;
+
 __noinline u32 follow_byte(struct follow *f, u8 byte)
 {
 	return f ? framing_byte(f, byte) : NOTHING;
@@ -58,6 +61,7 @@ struct walk {
 	u32 at;
 	u32 end;
 	u32 write_seq; /* the last byte the engine wrote, and one */
+	bool stuck; /* there is more, and it can't leave */
 };
 
 #define EVENTS_WINDOW 64
@@ -334,6 +338,15 @@ int stream_in(struct __sk_buff *skb)
 	return PASS;
 }
 
+/* Where writes are not seen: whether what is left behind a packet can't follow. The client's window
+ * is full then; or this one carries nothing `fresh` though there is: the congestion window is. */
+static __always_inline bool is_stuck(struct connection *c, struct tcp_sock *tp, bool fresh)
+{
+	if ((int)(tp->write_seq - c->out_next) <= 0)
+		return false;
+	return !fresh || window_is_full(tp, c->out_next);
+}
+
 static __always_inline bool begin_walk(struct __sk_buff *skb, struct walk *w, struct segment *s)
 {
 	struct bpf_sock *sk = NULL;
@@ -378,6 +391,8 @@ static __always_inline bool begin_walk(struct __sk_buff *skb, struct walk *w, st
 			c->stream.write_ns = w->now;
 		c->out_known = 1;
 	}
+	if (!have_writes && tp && c->out_known)
+		w->stuck = is_stuck(c, tp, w->at < w->end);
 	return true;
 }
 
@@ -425,6 +440,8 @@ static __always_inline void end_walk(struct walk *w, struct segment *s)
 	}
 	if (all_left)
 		end_blocked(c, counters_of(c->stream.slot), w->now);
+	else if (w->stuck && c->stream.request_ns)
+		begin_blocked(c, counters_of(c->stream.slot), w->write_seq, w->now);
 	if (!c->stream.request_ns || !(s->flags & (FIN | RST)))
 		return;
 	if (is_until_close(c) && !(s->flags & RST))

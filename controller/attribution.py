@@ -4,10 +4,11 @@ The order is the design's (section 6.1): a batch is blamed only for what nothing
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
+from bpf.layout import Counters
 from controller.policy_model import Slo
 from controller.progress import Stall
 from controller.signals import Signals
@@ -27,6 +28,10 @@ LONG_STEP_SHARE: Final = 0.5
 
 MEMORY_SHARE: Final = 0.1
 """Of a window: tasks that stood still for memory longer than this are late because of it."""
+
+UNSENT_SHARE: Final = 0.5
+"""Bytes that could not leave for this share of the gap SLO explain a late gap. Where writes are not
+seen, that is only noticed as something is sent again, a part of the gap later."""
 
 STALL_SHARE: Final = 0.5
 """What explains at least this share of a standstill is its cause."""
@@ -68,13 +73,15 @@ MEANING: Final[Mapping[Cause, str]] = {
 
 ON_THE_WAY: Final = frozenset({Cause.NETWORK, Cause.SLOW_READER})
 """Single streams are late for these, after the engine: there may always be some, and what it owes
-the others stays as it is."""
+the others stays as it is. So these stop no retuning; what they made late does not count for it
+either, see `of_the_engine`."""
 
 OUTSIDE: Final = ON_THE_WAY | {Cause.MEMORY, Cause.ENGINE_STOPPED}
 """Neither a smaller batch nor more CPU cures these: nothing is limited for them."""
 
-NOT_THE_POINTS: Final = OUTSIDE | {Cause.NEIGHBOUR_CPU, Cause.OWN_QUOTA}
-"""Causes for which an engine's operating point is not to be judged."""
+STOPS: Final = (OUTSIDE - ON_THE_WAY) | {Cause.NEIGHBOUR_CPU, Cause.OWN_QUOTA}
+"""Causes of a whole engine's standing still, which no operating point cures: for the time of these
+it is neither judged nor changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +90,14 @@ class Verdict:
 
     cause: Cause
     evidence: Mapping[str, float]
+
+
+def of_the_engine(passed: Counters) -> Counters:
+    """What was counted, without the gaps that were late on the way: unsent for most of their time.
+
+    An operating point is judged by these.
+    """
+    return replace(passed, gaps_over=max(0, passed.gaps_over - passed.gaps_unsent))
 
 
 def attribute(signals: Signals, slo: Slo, neighbour_pressure: float) -> Verdict:
@@ -108,6 +123,7 @@ def attribute(signals: Signals, slo: Slo, neighbour_pressure: float) -> Verdict:
         "longest_step_ms": signals.longest_step_ns / 1e6,
         "queue_age_ms": signals.queue_age_ns / 1e6,
         "gaps_over": kernel.gaps_over,
+        "gaps_unsent": kernel.gaps_unsent,
         "ttft_over": kernel.ttft_over,
         "waits_over": kernel.waits_over,
         "window_ms": signals.window_ns / 1e6,
@@ -165,7 +181,8 @@ def _on_the_way(signals: Signals, gap_slo_ns: float) -> Cause | None:
     if late and signals.longest_step_ns >= gap_slo_ns:
         return None
     unsent = signals.unsent
-    explained = kernel.gaps_over and kernel.blocked_ns >= kernel.gaps_over * gap_slo_ns
+    least_ns = UNSENT_SHARE * kernel.gaps_over * gap_slo_ns
+    explained = kernel.gaps_over and kernel.blocked_ns >= least_ns
     if unsent.stuck or explained:
         stalled, held = kernel.writes_stalled, kernel.writes_held
         if not stalled:  # a sender that backs off does not even try

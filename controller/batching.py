@@ -13,7 +13,7 @@ from controller.admission import (
     queue_point,
     relegation_point,
 )
-from controller.attribution import LONG_STEP_SHARE, NOT_THE_POINTS, ON_THE_WAY, Cause
+from controller.attribution import LONG_STEP_SHARE, ON_THE_WAY, STOPS, Cause
 from controller.engines.contract import Knob
 from controller.engines.page import EngineNow
 from controller.guards import DWELL_STEPS, Range, toward
@@ -36,9 +36,6 @@ RUNNING: Final = "max_running"
 
 SPARE: Final = 2
 """A running cap this many times what is there binds nothing, and moves with every request."""
-
-STOPS: Final = NOT_THE_POINTS - ON_THE_WAY
-"""Causes of a whole engine's standing still, which its batching does not cure."""
 
 BLIND_CUT: Final = 0.7
 """Without a trusted model a batch that is too large is cut by this, as AIMD would."""

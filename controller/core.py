@@ -13,7 +13,7 @@ from typing import Final
 from bpf.layout import Counters
 from controller.actions import Proposal, ReleaseKnobs
 from controller.admission import is_pressed
-from controller.attribution import NOT_THE_POINTS, Cause
+from controller.attribution import STOPS, Cause, of_the_engine
 from controller.batching import RUNNING, BatchMemory, BatchView, decide_batch
 from controller.engines.page import Step
 from controller.gate import Gate, decide_gate, is_gate
@@ -55,7 +55,7 @@ class CoreState:
     """Since when the engine has had no request, None while it has one."""
     requests_total: int = 0
     disturbed: bool = False
-    """Whether anything but the batch made users wait since layer 2 last ran."""
+    """Whether the engine stood still for anything else than its load since layer 2 last ran."""
 
 
 def learn_steps(
@@ -75,7 +75,7 @@ def decide(
 
     `attainment` is the share of streams that must be good, as in the policy.
     """
-    state = replace(state, disturbed=state.disturbed or cause in NOT_THE_POINTS)
+    state = replace(state, disturbed=state.disturbed or cause in STOPS)
     state = _idle_since(state, signals)
     idle_ns = signals.now_ns - state.idle_ns if state.idle_ns is not None else 0
     if idle_ns >= IDLE_NS:
@@ -122,7 +122,7 @@ def _slowly(
     """Layer 2: what came of the second that has passed."""
     assert state.slow_ns is not None
     passed_s = (signals.now_ns - state.slow_ns) / 1e9
-    passed = signals.totals.since(state.totals)
+    passed = of_the_engine(signals.totals.since(state.totals))
     trimmed, trial = state.trim, state.trial
     if not state.disturbed:
         of_gaps = gap_attainment(attainment, state.load)

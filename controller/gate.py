@@ -13,7 +13,7 @@ from typing import Final
 from bpf.layout import Counters
 from controller.actions import Proposal
 from controller.admission import QUEUED
-from controller.attribution import NOT_THE_POINTS, Cause
+from controller.attribution import STOPS, Cause
 from controller.batching import RUNNING, BatchMemory, BatchView, offered, proposed
 from controller.engines.page import EngineNow
 from controller.laws import served_rps
@@ -148,7 +148,8 @@ def after(
 ) -> Gate:
     """What is known after another `passed_s` seconds, in which the kernel counted `passed`.
 
-    Nothing is learnt of a second in which something else made users wait (`disturbed`).
+    Of the late gaps, those that are the engine's. Nothing is learnt of a second in which the engine
+    stood still for something else (`disturbed`).
     """
     engine, before = signals.engine, gate.before
     gate = replace(gate, before=engine)
@@ -175,9 +176,13 @@ def after(
 def decide_gate(
     view: BatchView, memory: BatchMemory, signals: Signals, gate: Gate, cause: Cause
 ) -> tuple[BatchMemory, Proposal | None]:
-    """The next operating point, or None for no change; none while something else is the cause."""
+    """The next operating point, or None for no change.
+
+    None while something else than its load stops the whole engine. Streams that are late on the way
+    stop nobody, and are not in what the gate was learnt from.
+    """
     engine, memory = signals.engine, offered(view, memory)
-    if engine is None or cause in NOT_THE_POINTS:
+    if engine is None or cause in STOPS:
         return memory, None
     point = dict(memory.point)
     if RUNNING in view.knobs:

@@ -41,7 +41,7 @@ class Sitsd:
     def log(self) -> str:
         return self.site.log.read_text()
 
-    def ready(self) -> dict[str, Any]:
+    def ready(self, patience_s: float = PATIENCE_S) -> dict[str, Any]:
         """Its first status."""
 
         def answers() -> dict[str, Any] | None:
@@ -51,7 +51,7 @@ class Sitsd:
             except UnreachableError:
                 return None
 
-        status = becomes(answers)
+        status = becomes(answers, patience_s)
         assert status is not None
         return status
 
@@ -171,21 +171,23 @@ discovery_interval_ms = {look_every_ms}
         )
 
     @contextmanager
-    def sitsd(self, wrapper: tuple[str, ...] = ()) -> Iterator[Sitsd]:
+    def sitsd(
+        self, wrapper: tuple[str, ...] = (), patience_s: float = PATIENCE_S
+    ) -> Iterator[Sitsd]:
         """A sitsd that answers; nothing of it is left at the end, however it ended."""
         with self.log.open("ab") as log:
             process = subprocess.Popen(self.command(wrapper=wrapper), stderr=log)
         started = Sitsd(process, self)
         family: list[psutil.Process] = []
         try:
-            started.ready()
+            started.ready(patience_s)
             yield started
         finally:
             if process.poll() is None:
                 family = started.family()
                 process.terminate()
                 try:
-                    process.wait(PATIENCE_S)
+                    process.wait(patience_s)
                 finally:
                     process.kill()
                     process.wait()

@@ -54,7 +54,7 @@ def writer(engine: Engine, features: Features) -> Iterator[Writer]:
     if not {"sock_send_length", "sock_recv_length"} <= features.tracepoints:
         pytest.skip(f"this kernel does not trace reads and writes: {features}")
     with server(engine.group, "127.0.0.1") as (process, (port,)):
-        engine.watch(port)
+        engine.watch(port, gap_slo_ns=int(HELD_S / 2 * 1e9))
         yield Writer(engine, process, port, 1000 / features.hz)
     engine.watch()
 
@@ -118,6 +118,11 @@ def test_what_waits_is_the_counters_too_and_nothing_waits_at_the_end(slow: Held)
     assert counters.blocked_ns == slow.end.stream.blocked_ns
     assert blocked_now(counters) == 0
     assert counters.blocked_begun >= 1
+
+
+def test_the_late_gap_is_told_to_have_been_unsent(slow: Held) -> None:
+    counters = slow.counters
+    assert 1 <= counters.gaps_unsent <= counters.gaps_over
 
 
 def test_writes_that_found_the_clients_window_full_are_told(slow: Held) -> None:

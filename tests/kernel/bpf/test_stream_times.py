@@ -132,6 +132,7 @@ def test_times_over_their_thresholds_are_counted_and_raise_edges(engine: Engine)
     counters = look.counters
     assert counters.ttft_over == 1
     assert counters.gaps_over == end.stream.gaps_over >= 1
+    assert counters.gaps_unsent == 0
     edges = [edge for edge in engine.watched.edges if edge.kind is not EdgeKind.WAIT]
     assert {edge.kind for edge in edges} == {EdgeKind.TTFT, EdgeKind.GAP}
     assert all(edge.slot == engine.row and edge.value_ns > PAUSE_NS // 2 for edge in edges)

@@ -312,7 +312,7 @@ BOUNDS: list[tuple[str, dict[str, Any], str, int, Cause, Cause]] = [
             ("memory_ns", 50 * MS, Cause.MEMORY),
             ("throttled_ns", 25 * MS, Cause.OWN_QUOTA),
             ("retransmits", 1, Cause.NETWORK),
-            ("blocked_ns", 100 * MS, Cause.SLOW_READER),
+            ("blocked_ns", 50 * MS, Cause.SLOW_READER),
         )
     ),
     (
@@ -332,10 +332,10 @@ BOUNDS: list[tuple[str, dict[str, Any], str, int, Cause, Cause]] = [
         Cause.SLOW_READER,
     ),
     (
-        "of several late gaps each was spent with unsent bytes",
+        "of several late gaps half was spent with unsent bytes",
         {**BUSY, "gaps_over": 3, "engine": RUNNING},
         "blocked_ns",
-        300 * MS,
+        150 * MS,
         Cause.UNKNOWN,
         Cause.SLOW_READER,
     ),

@@ -8,13 +8,12 @@ from hypothesis import strategies as st
 
 from controller.actions import ReleaseKnobs, SetKnobs
 from controller.admission import CALM_NS, DEADLINE, DEFERRAL
-from controller.attribution import ON_THE_WAY, Cause
+from controller.attribution import ON_THE_WAY, STOPS, Cause
 from controller.batching import (
     BLIND_CUT,
     BUDGET,
     KEPT_RATE,
     RUNNING,
-    STOPS,
     BatchMemory,
     BatchView,
     decide_batch,

@@ -5,7 +5,7 @@ import pytest
 
 from bpf.layout import Counters
 from controller.actions import Proposal, ReleaseKnobs
-from controller.attribution import Cause
+from controller.attribution import ON_THE_WAY, STOPS, Cause
 from controller.batching import BUDGET, BatchMemory, BatchView
 from controller.core import (
     GIVE_BACK_NS,
@@ -72,15 +72,34 @@ def test_one_late_gap_spoils_a_stream_so_longer_answers_allow_fewer() -> None:
     assert gap_attainment(0.99, single) == pytest.approx(0.99)
 
 
-def test_what_others_do_moves_no_margin() -> None:
-    for cause in (Cause.NEIGHBOUR_CPU, Cause.OWN_QUOTA, Cause.NETWORK, Cause.SLOW_READER):
-        assert course(CoreState(), LATE, 5, cause).trim.margin == START
+@pytest.mark.parametrize("cause", sorted(STOPS))
+def test_what_others_do_moves_no_margin(cause: Cause) -> None:
+    assert course(CoreState(), LATE, 5, cause).trim.margin == START
+
+
+@pytest.mark.parametrize("cause", sorted(ON_THE_WAY))
+def test_gaps_that_were_late_on_the_way_shrink_no_margin(cause: Cause) -> None:
+    unsent = replace(LATE, gaps_unsent=LATE.gaps_over)
+    assert course(CoreState(), unsent, 5, cause).trim.margin == START
+
+
+@pytest.mark.parametrize("cause", sorted(ON_THE_WAY))
+def test_beside_them_the_margin_shrinks_for_the_engines_own(cause: Cause) -> None:
+    some = replace(LATE, gaps_unsent=LATE.gaps_over // 2)
+    assert course(CoreState(), some, 5, cause).trim.margin < START
+
+
+def test_a_point_is_not_blamed_for_gaps_that_were_late_on_the_way() -> None:
+    free = course(CoreState(), GOOD, 15, Cause.NONE)
+    held = replace(free, batch=HELD.batch, slow_ns=None)
+    unsent = replace(LATE, gaps_unsent=LATE.gaps_over)
+    assert course(held, unsent, 60, Cause.SLOW_READER).trial.roll_backs == 0
 
 
 def test_one_tick_that_others_disturbed_spoils_its_second() -> None:
     state, _ = second(CoreState(), 1, Counters())
     signals = replace(window(SECOND + 500 * MS, engine=ENGINE), totals=LATE)
-    state, _ = decide(VIEW, state, signals, Cause.NETWORK, 0.99)
+    state, _ = decide(VIEW, state, signals, Cause.NEIGHBOUR_CPU, 0.99)
     state, _ = second(state, 2, LATE, Cause.BATCH)
     assert state.trim.margin == START
     assert not state.disturbed

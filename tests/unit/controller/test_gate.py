@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bpf.layout import Counters
 from controller.actions import ReleaseKnobs, SetKnobs
 from controller.admission import QUEUED
-from controller.attribution import Cause
+from controller.attribution import ON_THE_WAY, STOPS, Cause
 from controller.batching import RUNNING, BatchMemory, BatchView
 from controller.codec import decode, encode
 from controller.core import IDLE_NS, CoreState, decide
@@ -41,11 +41,15 @@ class Request:
 
 @dataclass
 class Engine:
-    """Runs at most `max_running`, each token taking base + each · running ms."""
+    """Runs at most `max_running`, each token taking base + each · running ms.
+
+    In every tick `slow_readers` chunks are late only on the way.
+    """
 
     slo: Slo
     base_ms: float = 10.0
     each_ms: float = 2.0
+    slow_readers: int = 0
     knobs: dict[str, float] = field(default_factory=lambda: dict(START))
     now_ms: int = 0
     waiting: deque[Request] = field(default_factory=deque)
@@ -68,7 +72,8 @@ class Engine:
         while self.waiting and len(self.running) < self.knobs[RUNNING]:
             self.running.append(self.waiting.popleft())
         gap_ms = self.base_ms + self.each_ms * len(self.running)
-        counted = {"requests": arrivals, "gaps": 0, "gaps_over": 0}
+        late = self.slow_readers
+        counted = {"requests": arrivals, "gaps": late, "gaps_over": late, "gaps_unsent": late}
         counted |= {"first_chunks": 0, "ttft_over": 0}
         for request in list(self.running):
             request.left -= TICK_MS / gap_ms
@@ -123,6 +128,8 @@ def run(engine: Engine, rps: float, seconds: int, *, controlled: bool, seed: int
         )
         before = engine.total
         cause = Cause.BATCH if signals.kernel.gaps_over else Cause.NONE
+        if engine.slow_readers:
+            cause = Cause.SLOW_READER
         state, proposal = decide(view, state, signals, cause, 0.99)
         for action in proposal.actions if proposal is not None else ():
             if isinstance(action, SetKnobs):
@@ -152,8 +159,9 @@ def test_in_an_overload_nearly_all_that_get_in_are_on_time_and_no_capacity_is_lo
     assert held.good >= 2 * free.good
 
 
-def test_below_capacity_nothing_is_held_and_nobody_is_refused() -> None:
-    engine = Engine(LOOSE)
+@pytest.mark.parametrize("slow_readers", [0, 5])
+def test_below_capacity_nothing_is_held_and_nobody_is_refused(slow_readers: int) -> None:
+    engine = Engine(LOOSE, slow_readers=slow_readers)
     run(engine, 0.6 * capacity(engine), 120, controlled=True)
     assert engine.shed == 0
     assert engine.good == engine.finished
@@ -173,10 +181,21 @@ def test_after_an_overload_everything_is_given_back() -> None:
     assert isinstance(proposal.actions[0], ReleaseKnobs)
 
 
-def test_a_batch_that_makes_gaps_late_is_made_smaller_until_they_are_not() -> None:
+def test_an_overload_is_answered_the_same_while_clients_read_slowly() -> None:
+    alone, beside = Engine(LOOSE), Engine(LOOSE, slow_readers=5)
+    for engine in (alone, beside):
+        run(engine, 2 * capacity(engine), 120, controlled=True)
+    assert (beside.good, beside.shed, beside.knobs) == (alone.good, alone.shed, alone.knobs)
+    assert beside.knobs[QUEUED] < START[QUEUED]
+
+
+@pytest.mark.parametrize("slow_readers", [0, 5])
+def test_a_batch_that_makes_gaps_late_is_made_smaller_until_they_are_not(
+    slow_readers: int,
+) -> None:
     # with 16 a gap takes 42 ms, with 10 it takes 30
     slo = Slo(ttft_ms=3000, gap_ms=31)
-    free, held = Engine(slo), Engine(slo)
+    free, held = Engine(slo), Engine(slo, slow_readers=slow_readers)
     run(free, 0.9 * capacity(free), 120, controlled=False)
     run(held, 0.9 * capacity(held), 120, controlled=True)
     assert held.knobs[RUNNING] <= 11
@@ -191,13 +210,15 @@ def test_a_cut_that_cures_nothing_is_given_up() -> None:
     assert engine.knobs[RUNNING] == START[RUNNING]
 
 
-def test_nothing_is_decided_while_others_are_the_cause() -> None:
+@pytest.mark.parametrize("cause", sorted(Cause))
+def test_nothing_is_decided_while_the_engine_stands_still_for_something_else(cause: Cause) -> None:
     engine = Engine(LOOSE)
     state = run(engine, 3 * capacity(engine), 30, controlled=True)
     view = BatchView(KNOBS, engine.slo, KnobFloors())
     signals = window((engine.now_ms + 61_000) * 1_000_000, engine=engine.shown())
-    for cause in (Cause.NEIGHBOUR_CPU, Cause.ENGINE_STOPPED, Cause.NETWORK):
-        assert decide_gate(view, state.batch, signals, state.gate, cause)[1] is None
+    _, proposal = decide_gate(view, state.batch, signals, state.gate, cause)
+    assert (proposal is None) == (cause in STOPS)
+    assert not STOPS & ON_THE_WAY
 
 
 def test_an_engine_that_counts_steps_or_has_no_such_knob_is_no_gate() -> None:

@@ -222,9 +222,5 @@ def test_time_held_by_the_clients_window_is_what_tcp_info_says(held: Held) -> No
     assert held.stream.rwnd_limited_ms > held.stream.sndbuf_limited_ms
 
 
-def test_bytes_were_unsent_for_as_long_as_the_window_held_them(
-    held: Held, features: Features
-) -> None:
-    if "sock_send_length" not in features.tracepoints:
-        pytest.skip("this kernel does not trace writes (6.3), so unsent bytes are not looked at")
+def test_bytes_were_unsent_for_as_long_as_the_window_held_them(held: Held) -> None:
     assert held.is_close(held.stream.blocked_ns / 1e6)
