@@ -8,6 +8,8 @@ BIN := $(VENV)/bin
 CLANG ?= clang
 OBJECTS := $(patsubst bpf/%.bpf.c,bpf/objects/%.bpf.o,$(wildcard bpf/*.bpf.c))
 PACKAGES := clang libbpf-dev libbpf1 python3-venv iproute2 util-linux openssl
+# The page is looked at in a real browser.
+SLOW_PACKAGES := chromium fonts-dejavu-core
 # tritonserver's Python backend is linked with libpython.
 ENGINE_PACKAGES := libpython3.11
 MULTIARCH := $(shell uname -m)-linux-gnu
@@ -56,8 +58,11 @@ test-unit: setup
 test-real: setup
 	$(BIN)/pytest -q tests/kernel tests/engines
 
-# The proofs that take longer: every cause named, spans in a real receiver, metrics in a real Prometheus.
+# The proofs that take longer: every cause named, spans in a real receiver, metrics in a real Prometheus,
+# the page in a real browser.
 test-slow: setup build/prometheus
+	@dpkg -s $(SLOW_PACKAGES) >/dev/null 2>&1 || \
+	  { apt-get update -qq && apt-get install -y -qq --no-install-recommends $(SLOW_PACKAGES) >/dev/null; }
 	PATH="$(CURDIR)/build/prometheus/usr/bin:$$PATH" $(BIN)/pytest -q -m slow
 
 # Real engines of others, kept in $SITS_CACHE (/var/cache/sits): what is missing there is downloaded.

@@ -35,6 +35,9 @@ from agent.metrics import EngineFigures, Figures, FiguresCollector, NeighbourFig
 from agent.node import HISTOGRAMS, Node
 from agent.notify import notify
 from agent.outcomes import AFTER_NS, Outcomes
+from agent.page.answer import PageAnswer
+from agent.page.app import page_routes
+from agent.page.columns import Columns
 from agent.policies import Hands, Policies
 from agent.recorder import Recorder
 from agent.roles import operators_only
@@ -109,6 +112,7 @@ class Daemon:
         self._outcomes = Outcomes(self._recorder.outcome)
         self._state = State(policy)
         self._advisor = Advisor()
+        self._columns = Columns()
         hierarchies = read_hierarchies()
         self._discovery = Discovery(policy, hierarchies)
         self._leaving = Leaving()
@@ -163,7 +167,8 @@ class Daemon:
                     max_body=MAX_POLICY_BODY_BYTES,
                 )
                 undo.callback(self._admin.stop)
-                self._metrics = metrics_server(agent, registry, self._healthz)
+                page = page_routes(PageAnswer(view, self._columns))
+                self._metrics = metrics_server(agent, registry, self._healthz, page)
             except HttpError as error:
                 raise StartError(str(error)) from None
             undo.pop_all()
@@ -407,6 +412,7 @@ class Daemon:
                 )
             status = self._state.engine_status(engine.name)
             self._advisor.take(engine.name, engine.slo, moment, window, status)
+            self._columns.take(engine.name, moment, status)
 
     def _said(self, message: Mapping[str, Any]) -> None:
         match message["type"]:
@@ -524,7 +530,8 @@ class Daemon:
             self._tracing.set_slos(slos)
         self._policy, self._slos = policy, slos
         self._state.set_policy(policy)
-        self._advisor.keep({engine.name for engine in policy.engines})
+        self._advisor.keep(set(slos))
+        self._columns.keep(slos)
         self._versions.ask({engine.name: engine.version_header for engine in policy.engines})
         self._discovery.policy = policy
         self._node.set_policy(policy)

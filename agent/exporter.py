@@ -1,7 +1,10 @@
 """The metrics' server as the policy wants it: where, with TLS or without, for all or for some."""
 
 import ipaddress
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
+from wsgiref.types import WSGIApplication
 
 from prometheus_client.registry import Collector
 
@@ -22,9 +25,17 @@ _CLEAR_COST: Final = (
 )
 
 
-def metrics_server(agent: Agent, registry: Collector, healthz: Healthz) -> HttpServer:
-    """Listen where the policy says; `HttpError` if that, or what it takes, can't be had."""
-    app = metrics_app(registry, healthz)
+def metrics_server(
+    agent: Agent,
+    registry: Collector,
+    healthz: Healthz,
+    more: Mapping[str, WSGIApplication] = MappingProxyType({}),
+) -> HttpServer:
+    """Listen where the policy says; `HttpError` if that, or what it takes, can't be had.
+
+    `more` is served beside the metrics, to those who may read them.
+    """
+    app = metrics_app(registry, healthz, more)
     try:
         files = tls_files(agent)
         tls = None if files is None else Tls(files)

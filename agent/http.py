@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Final
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
@@ -40,23 +40,49 @@ def answer_json(
 ) -> Iterable[bytes]:
     """`answer` as one line of JSON; `ValueError` if it holds a NaN or an infinity."""
     content = json.dumps(answer, separators=(",", ":"), allow_nan=False).encode() + b"\n"
-    return _answer(start_response, status, "application/json", content, headers)
+    return answer_bytes(start_response, status, "application/json", content, headers)
 
 
-def metrics_app(registry: Collector, healthz: Healthz) -> WSGIApplication:
-    """`/metrics` (Prometheus), `/healthz` (200 or 503) and a line at `/` that names them."""
+def answer_bytes(
+    start_response: StartResponse,
+    status: int,
+    kind: str,
+    content: bytes,
+    headers: Sequence[tuple[str, str]] = (),
+) -> Iterable[bytes]:
+    """`content`, of the media type `kind`."""
+    start_response(
+        f"{status} {HTTPStatus(status).phrase}",
+        [("Content-Type", kind), ("Content-Length", str(len(content))), *headers],
+    )
+    return [content]
+
+
+def metrics_app(
+    registry: Collector,
+    healthz: Healthz,
+    more: Mapping[str, WSGIApplication] = MappingProxyType({}),
+) -> WSGIApplication:
+    """`/metrics` (Prometheus), `/healthz` (200 or 503), and `more` by their paths.
+
+    Without a page of its own, `/` is a line that names what there is. All of it is only read.
+    """
     metrics: WSGIApplication = make_wsgi_app(registry)
+    there = " ".join(["/metrics", "/healthz", *(path for path in more if path != "/")])
 
     def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         path, method = environ.get("PATH_INFO"), environ.get("REQUEST_METHOD")
         if path == "/metrics":
             return metrics(environ, start_response)
-        if path not in ("/", "/healthz"):
-            return _text(start_response, 404, "not found; there is /metrics and /healthz\n")
+        other = more.get(path or "/")
+        if other is None and path not in ("/", "/healthz"):
+            return _text(start_response, 404, f"not found; there is {there}\n")
         if method not in ("GET", "HEAD"):
             return _text(start_response, 405, f"{path} takes GET\n", [("Allow", "GET, HEAD")])
-        if path == "/":
-            body = _text(start_response, 200, "sitsd: /metrics /healthz\n")
+        if other is not None:
+            body = other(environ, start_response)
+        elif path == "/":
+            body = _text(start_response, 200, f"sitsd: {there}\n")
         else:
             ok, fields = healthz()
             body = answer_json(start_response, 200 if ok else 503, {"ok": ok, **fields})
@@ -197,18 +223,4 @@ def _text(
     headers: Sequence[tuple[str, str]] = (),
 ) -> Iterable[bytes]:
     kind = "text/plain; charset=utf-8"
-    return _answer(start_response, status, kind, text.encode(), headers)
-
-
-def _answer(
-    start_response: StartResponse,
-    status: int,
-    kind: str,
-    content: bytes,
-    headers: Sequence[tuple[str, str]],
-) -> Iterable[bytes]:
-    start_response(
-        f"{status} {HTTPStatus(status).phrase}",
-        [("Content-Type", kind), ("Content-Length", str(len(content))), *headers],
-    )
-    return [content]
+    return answer_bytes(start_response, status, kind, text.encode(), headers)

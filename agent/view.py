@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any, Final
 
 from agent.api import ApiError, JsonObject, Order
+from agent.cgroup_paths import CgroupPaths
 from agent.changes import Changes
 from agent.discovery import Found
 from agent.doctor import doctor_answer
@@ -68,7 +69,7 @@ class View:
         self._node = node
         self._sampler = sampler
         self._journal = journal
-        self._hierarchies = hierarchies
+        self._cgroups = CgroupPaths(hierarchies)
         self.policies = policies
         self.changes = changes
         self._controller = controller
@@ -128,7 +129,6 @@ class View:
         since_ns = time.monotonic_ns() - int(seconds * 1e9)
         with self._state.lock:
             window = self._state.history(engine).window(seconds)
-            culprits = self._state.culprits[engine].window(since_ns)
             threads = self._state.threads[engine].window(since_ns)
         streams = self._state.streams.recent(engine, since_ns)
         slow = sorted((s for s in streams if not s.good), key=_slowness, reverse=True)
@@ -139,15 +139,7 @@ class View:
             "verdict": _verdict(engine, causes, len(slow), len(streams), window),
             "causes": causes,
             "evidence": _evidence(window),
-            "culprits": [
-                {
-                    "cgroup": self._cgroup_path(cgroup),
-                    "command": command,
-                    "wait_ms": wait_ns / 1e6,
-                    "waits": waits,
-                }
-                for (cgroup, command), (wait_ns, waits) in islice(culprits.items(), SHOWN)
-            ],
+            "culprits": self.blame(engine, seconds),
             "threads": [
                 {
                     "name": name,
@@ -165,6 +157,20 @@ class View:
             "slow_streams": [each.as_dict() for each in slow[:SHOWN]],
             "decisions": self._decisions(engine, time.time_ns() - int(seconds * 1e9)),
         }
+
+    def blame(self, engine: str, seconds: float) -> list[JsonObject]:
+        """Who had the CPU while an engine of the policy waited for it, the most first."""
+        with self._state.lock:
+            found = self._state.culprits[engine].window(time.monotonic_ns() - int(seconds * 1e9))
+        return [
+            {
+                "cgroup": self._cgroups.path(cgroup),
+                "command": command,
+                "wait_ms": wait_ns / 1e6,
+                "waits": waits,
+            }
+            for (cgroup, command), (wait_ns, waits) in islice(found.items(), SHOWN)
+        ]
 
     def stages(self, engine: str, seconds: float, factor: float, floor: float | None) -> JsonObject:
         """What flows and queues in an engine's stages, and which one holds requests up."""
@@ -242,20 +248,6 @@ class View:
         except JournalError:
             return []
         return [row.as_dict() for row in rows if row.wall_ns >= since_wall_ns]
-
-    def _cgroup_path(self, cgroup_id: int) -> str:
-        mount = self._hierarchies.v1_cpu or self._hierarchies.v2
-        if mount is None:
-            return str(cgroup_id)
-        try:
-            if mount.point.stat().st_ino == cgroup_id:
-                return "/"
-            for directory in mount.point.rglob("*/"):
-                if directory.stat().st_ino == cgroup_id:
-                    return f"/{directory.relative_to(mount.point)}"
-        except OSError:
-            pass
-        return f"gone (id {cgroup_id})"
 
 
 def _from_status(status: Mapping[str, Any] | None) -> JsonObject:

@@ -224,6 +224,7 @@ STATUS: JsonObject = {
         "ticks": 812_345,
         "late_ticks": 12,
         "tick_ms": {"p50": 17.0, "p99": 17.6},
+        "late_ms": {"p50": 0.1, "p99": 1.9},
         "collect_us": {"p50": 61.0, "p99": 140.0},
         "decide_us": {"p50": 33.0, "p99": 92.0},
         "actuate_us": {"p50": 120.0, "p99": 410.0},

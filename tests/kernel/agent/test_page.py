@@ -1,0 +1,60 @@
+"""The page in a real browser, with a real sitsd, engine, load and neighbours behind it."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.browser import Browser, Tab, browser
+
+from .conftest import Node
+from .groups import burning
+from .rig import Site
+from .traffic import load
+
+pytestmark = [pytest.mark.kernel, pytest.mark.slow]
+
+SHOTS = os.environ.get("SITS_SCREENSHOTS")
+"""A folder for screenshots, for people to look at."""
+
+
+@pytest.fixture(scope="module")
+def chrome() -> Iterator[Browser]:
+    with browser() as made:
+        yield made
+
+
+def shoot(tab: Tab, name: str) -> None:
+    if SHOTS:
+        tab.screenshot(Path(SHOTS) / f"{name}.png")
+
+
+def test_a_neighbour_that_takes_the_cpu_is_seen_within_a_minute(
+    node: Node, site: Site, chrome: Browser
+) -> None:
+    site.write(node.targets(ttft_ms=400, gap_ms=30), mode="control")
+    with site.sitsd() as sitsd, ExitStack() as stack:
+        sitsd.following()
+        traffic = stack.enter_context(load(node.engine, clients=3, max_tokens=48, pause_s=0.2))
+        traffic.grows_to(20)
+        tab = chrome.open(site.url)
+        tab.becomes("document.querySelector('.engine h2')?.textContent === 'chat'")
+        time.sleep(float(os.environ.get("SITS_CALM_S", "0")))
+        with burning(*node.neighbours):
+            began_s = time.monotonic()
+            tab.becomes("document.body.innerText.includes('neighbour_cpu')")
+            assert time.monotonic() - began_s < 60
+            time.sleep(float(os.environ.get("SITS_BURN_S", "0")))
+        time.sleep(float(os.environ.get("SITS_AFTER_S", "0")))
+        tab.becomes("document.querySelectorAll('.decisions li').length > 0")
+        shoot(tab, "light")
+        tab.looks("dark")
+        tab.evaluate("new Promise((done) => setTimeout(done, 300))")
+        shoot(tab, "dark")
+        tab.size(390, 844, 2)
+        tab.evaluate("new Promise((done) => setTimeout(done, 300))")
+        shoot(tab, "narrow")
+        assert tab.complaints == []
