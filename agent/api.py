@@ -136,6 +136,14 @@ class AgentView(Protocol):
         """
         ...
 
+    def gpu(self) -> JsonObject:
+        """The GPUs: how they are seen, each with its processes, and `heat`, a map for each.
+
+        A map is `{"device", "from_s", "step_s", "rows": [{"name", "sm_percent": […]}]}`, with
+        percents of time, null for not known.
+        """
+        ...
+
     def journal(
         self, limit: int, engine: str | None, before: int | None, order: Order
     ) -> JsonObject:
@@ -469,6 +477,7 @@ _CALLS: Final[Mapping[str, _Call]] = {
             _number(values, "floor", None, 0, MAX_FLOOR),
         ),
     ),
+    "/v1/gpu": _Call("GET", (), lambda view, _: view.gpu()),
     "/v1/journal": _Call(
         "GET",
         ("limit", "engine", "before", "order"),

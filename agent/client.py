@@ -75,6 +75,10 @@ class AgentClient:
         }
         return self._get("stages", engine=engine, **given)
 
+    def gpu(self) -> dict[str, Any]:
+        """The GPUs, who is on them, and their heat maps."""
+        return self._get("gpu")
+
     def journal(
         self,
         limit: int = 20,

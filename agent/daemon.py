@@ -25,6 +25,9 @@ from agent.api import MAX_POLICY_BODY_BYTES, admin_app
 from agent.changes import Changes
 from agent.discovery import Discovery, Surroundings
 from agent.exporter import metrics_server
+from agent.gpu import Gpus
+from agent.gpu_metrics import GpuFigures
+from agent.gpu_owners import Owners
 from agent.history import Moment
 from agent.http import HttpError, unix_server
 from agent.judge import Judge
@@ -111,6 +114,9 @@ class Daemon:
         self._learnt = LearntFile(agent.state_dir / LEARNT_NAME)
         self._outcomes = Outcomes(self._recorder.outcome)
         self._state = State(policy)
+        self._gpu_owners = Owners()
+        self._gpus = Gpus(policy.agent.gpu_interval_ms, self._gpu_owners.owner)
+        self._state.gpus = self._gpus
         self._advisor = Advisor()
         self._columns = Columns()
         hierarchies = read_hierarchies()
@@ -216,6 +222,7 @@ class Daemon:
                 self._node.tick(now_s)
                 self._adapters.tick()
                 self._state.set_adapters(self._adapters.status())
+                self._gpus.tick()
                 self._supervisor.tick()
                 self._change_policy()
                 self._change_mode()
@@ -255,6 +262,7 @@ class Daemon:
         self._supervisor.stop()
         self._changes.close("the agent stops")
         self._adapters.stop()
+        self._gpus.stop()
         self._sampler.stop()
         self._judge.settle(at_once=True)
         if self._tracing is not None:
@@ -276,6 +284,7 @@ class Daemon:
             if not found.present:
                 self._state.streams.forget(found.name)
         self._state.set_surroundings(surroundings)
+        self._gpu_owners.set_surroundings(surroundings)
         problems = self._node.watch(surroundings)
         # only now: a connection without a stream is told apart from one that is not followed
         self._sampler.watch(surroundings.engines)
@@ -352,7 +361,8 @@ class Daemon:
             self._tracing.forget_open()
 
     def _look_inside(self) -> None:
-        """What is wrong with the agent itself."""
+        """What is wrong with the agent itself, and with the GPUs."""
+        self._state.set_problems("gpu", self._gpus.problems)
         journal = self._recorder.journal
         lost = journal.dropped + self._recorder.dropped
         said = (
@@ -536,6 +546,7 @@ class Daemon:
         self._discovery.policy = policy
         self._node.set_policy(policy)
         self._adapters.set_policy(policy)
+        self._gpus.set_interval(policy.agent.gpu_interval_ms)
         self._supervisor.set_policy(policy, afresh)
         if mode is not None:
             self._supervisor.set_mode(mode, "the policy says so")
@@ -612,6 +623,7 @@ class Daemon:
             knob_changes=state.knob_changes(),
             journal_dropped=self._recorder.journal.dropped + self._recorder.dropped,
             canary=self._policies.figures(),
+            gpu=GpuFigures(self._gpus.look, self._gpus.owners),
             spans=self._tracing.counts() if self._tracing is not None else SpanCounts(),
             programs=programs,
             programs_counted_s=counted_s,

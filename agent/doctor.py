@@ -5,13 +5,14 @@ from contextlib import suppress
 
 from agent.api import JsonObject
 from agent.exporter import exposure
+from agent.gpu_model import FAILED, HUNG, NO_DRIVER, Look
 from agent.node import Node
 from bpf.features import findings
 from controller.journal import Journal
 from controller.policy_model import Agent
 
 
-def doctor_answer(node: Node, agent: Agent, journal: Journal) -> JsonObject:
+def doctor_answer(node: Node, agent: Agent, journal: Journal, gpus: Look) -> JsonObject:
     """What this kernel, these privileges and this policy allow; what limits and programs cost."""
     found = findings(node.features, agent.pin_dir)
     health = node.health()
@@ -21,7 +22,7 @@ def doctor_answer(node: Node, agent: Agent, journal: Journal) -> JsonObject:
             {"name": f.name, "ok": f.ok, "detail": f.detail, "cost": "" if f.ok else f.cost}
             for f in found
         ]
-        + [_journal(journal), exposure(agent), _operators(agent)],
+        + [_journal(journal), exposure(agent), _operators(agent), _gpus(gpus)],
         "limits": {name: getattr(health, name) for name in type(health).__slots__}
         | {"journal_rows": journal.dropped},
         "programs": [
@@ -40,6 +41,18 @@ def _journal(journal: Journal) -> JsonObject:
         "cost": "decisions and events are not kept, and nothing can be set by hand; control goes on"
         if journal.failing
         else "",
+    }
+
+
+def _gpus(look: Look) -> JsonObject:
+    lost = [f"GPU {each.name}: {each.lost}" for each in look.devices if each.lost]
+    seen = f"{look.text}, {len(look.devices)} seen by driver {look.driver}" if look.driver else ""
+    well = look.state not in {FAILED, HUNG, NO_DRIVER} and not lost
+    return {
+        "name": "gpu",
+        "ok": well,
+        "detail": "; ".join([seen or look.text, *lost]),
+        "cost": "" if well else "what runs on the GPUs, and how busy they are, is not known",
     }
 
 

@@ -57,13 +57,16 @@ class Owner:
     cgroup: str
 
 
+NOBODY: Final = Owner(None, "", "", "")
+
+
 class Gpus:
     """The looking process and what it said last. `tick` from one thread, the rest from any."""
 
     def __init__(
         self,
         interval_ms: int,
-        owner_of: Callable[[int], Owner],
+        owner_of: Callable[[int], Owner] = lambda _: NOBODY,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         """Nothing is started before `tick`; an interval of 0 means that nobody looks.
@@ -129,6 +132,17 @@ class Gpus:
             "driver": look.driver,
             "devices": [_device(each, owners) for each in look.devices],
         }
+
+    def answer(self) -> dict[str, Any]:
+        """All of it, with the heat maps."""
+        return self.status() | {"heat": self.heat.answer()}
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong with them; a machine without any is well."""
+        look = self._look
+        said = [f"the GPUs are not seen: {look.text}"] if look.state in {FAILED, HUNG} else []
+        return said + [f"GPU {each.name}: {each.lost}" for each in look.devices if each.lost]
 
     def stop(self) -> None:
         """End who looks; one that a driver holds is left to the kernel."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from agent.discovery import Found, Surroundings
+from agent.discovery import Surroundings
 from agent.gpu import Owner
 from controller.limits.cgroup import parse_membership
 from controller.plain import plain
@@ -26,7 +26,7 @@ class Owners:
         pairs = [(kind, found) for kind, many in both for found in many]
         self._targets = {pid: (found.name, kind) for kind, found in pairs for pid in found.pids}
         self._groups = tuple(
-            (found.cgroup, found.name, kind) for kind, found in pairs if _is_own(found)
+            (found.cgroup, found.name, kind) for kind, found in pairs if found.cgroup is not None
         )
 
     def owner(self, pid: int) -> Owner:
@@ -39,10 +39,6 @@ class Owners:
             )
         name, kind = target if target is not None else (None, "")
         return Owner(name, kind, command, max(paths, key=len, default=""))
-
-
-def _is_own(found: Found) -> bool:
-    return found.cgroup is not None
 
 
 def _below(group: str, paths: tuple[str, ...]) -> bool:

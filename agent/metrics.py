@@ -24,6 +24,7 @@ from agent.buckets import (
     WAIT_BOUNDS_MS,
     add_histogram,
 )
+from agent.gpu_metrics import GpuFigures, gpu_families
 from agent.policy_metrics import CanaryFigures, canary_families
 from agent.sockets import EngineSockets
 from agent.spans import SpanCounts
@@ -94,6 +95,7 @@ class Figures:
     programs: Mapping[str, Runs] = field(default_factory=dict)
     programs_counted_s: float = 0
     canary: CanaryFigures = field(default_factory=CanaryFigures)
+    gpu: GpuFigures = field(default_factory=GpuFigures)
 
 
 class FiguresCollector(Collector):
@@ -117,6 +119,7 @@ class FiguresCollector(Collector):
         yield from _engine_queue(figures.engines)
         yield from _stages(figures.engines)
         yield from advice_families({e.name: e.advice for e in figures.engines})
+        yield from gpu_families(figures.gpu)
         if figures.loop is not None:
             yield _loop(figures.loop)
 

@@ -55,6 +55,7 @@ def status(answer: Json) -> RenderableType:
         ("loop", _loop(loop)),
         ("losses", _losses(answer)),
         *_policy(answer["policy"]),
+        *_gpus(answer.get("gpu")),
     ]
     parts = [head, facts_of(facts)]
     if answer["engines"]:
@@ -189,6 +190,18 @@ def _program_rows(items: Iterable[Json], counted_s: float) -> Table:
         missed = str(item["missed"])
         table.add_row(Text(item["name"]), figure(per_s), figure(each_ns), core_share(share), missed)
     return table
+
+
+def _gpus(gpu: Json | None) -> list[tuple[str, str]]:
+    """A line where there are GPUs, or should be."""
+    if gpu is None or gpu["state"] in {"none", "off"}:
+        return []
+    devices = gpu["devices"]
+    busy = ", ".join(
+        f"{each['name']} {'lost' if each['lost'] else figure(each['sm_percent'], '%')}"
+        for each in devices
+    )
+    return [("GPUs", f"{gpu['text']}{also(busy)}")]
 
 
 def _policy(policy: Json) -> list[tuple[str, str]]:

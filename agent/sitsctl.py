@@ -28,6 +28,7 @@ from agent.engine_plugin_command import engine_plugin
 from agent.metrics_user_command import metrics_user
 from agent.replay_command import replay
 from agent.simulate_command import simulate
+from agent.sitsctl_gpu import gpu
 from agent.sitsctl_hand import release, set_knobs
 from agent.sitsctl_policy import policy, print_policy_answer
 from controller.plain import plain
@@ -297,6 +298,7 @@ def _probe() -> list[Json]:
     return [asdict(item) for item in findings(probe(open_libbpf()), pin_dir)]
 
 
+main.add_command(gpu)
 main.add_command(conformance)
 main.add_command(engine_plugin)
 main.add_command(metrics_user)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from agent.discovery import Found, Surroundings
+from agent.gpu import Gpus
 from agent.growth import Growth
 from agent.history import History
 from agent.streams import StreamLog
@@ -33,6 +34,7 @@ class State:
         self.streams = StreamLog()
         self.lock = threading.RLock()
         self.started_s = time.monotonic()
+        self.gpus = Gpus(0)
         self._surroundings = Surroundings()
         self._adapters: Mapping[str, Mapping[str, Any]] = {}
         self._status: Mapping[str, Any] | None = None

@@ -106,6 +106,7 @@ class View:
             "loop": _loop(status["loop"]) if status is not None else None,
             "health": {name: getattr(health, name) for name in type(health).__slots__},
             "journal": {"dropped": self._journal.dropped, "error": self._journal.error},
+            "gpu": state.gpus.status(),
             "policy": self.policies.status(),
             "problems": state.problems(),
         }
@@ -113,6 +114,10 @@ class View:
     def engines(self) -> JsonObject:
         """Every engine of the policy."""
         return {"engines": [self._engine(engine) for engine in self._state.policy.engines]}
+
+    def gpu(self) -> JsonObject:
+        """The GPUs."""
+        return self._state.gpus.answer()
 
     def streams(self, engine: str | None, after: int | None, limit: int) -> JsonObject:
         """Ended streams after a sequence number, or the newest."""
@@ -200,7 +205,9 @@ class View:
 
     def doctor(self) -> JsonObject:
         """What this kernel and these privileges allow; what our limits and programs cost."""
-        return doctor_answer(self._node, self.policies.policy.agent, self._journal)
+        return doctor_answer(
+            self._node, self.policies.policy.agent, self._journal, self._state.gpus.look
+        )
 
     def set_mode(self, mode: Mode, reason: str) -> JsonObject:
         """Ask for another mode; it is in force within a tick."""

@@ -304,6 +304,13 @@ class Agent:
             " its own.",
         ),
     ] = False
+    gpu_interval_ms: Annotated[
+        int,
+        Key(
+            whole(0, 60_000, "ms"),
+            "How often the GPUs are looked at through NVML; 0 means never.",
+        ),
+    ] = 1000
 
     @property
     def adapters_dir(self) -> Path:

@@ -566,6 +566,65 @@ class RecordedChanges:
         return {"engines": self.given_back}
 
 
+GPU: JsonObject = {
+    "state": "ok",
+    "text": "ok",
+    "detail": "",
+    "since_unix_s": 1_764_000_000.0,
+    "driver": "570.86.15",
+    "devices": [
+        {
+            "name": "0",
+            "uuid": "GPU-5d1c",
+            "model": "NVIDIA H100 80GB HBM3",
+            "lost": "",
+            "sm_percent": 87.0,
+            "memory_total_bytes": 85_520_809_984,
+            "memory_used_bytes": 77_309_411_328,
+            "power_w": 598.4,
+            "power_limit_w": 700.0,
+            "temperature_c": 66.0,
+            "throttled": ["power cap"],
+            "mig": False,
+            "instances": [],
+            "processes": [
+                {
+                    "pid": 5120,
+                    "memory_bytes": 76_235_669_504,
+                    "sm_percent": 81.0,
+                    "instance": "",
+                    "target": "chat",
+                    "kind": "engine",
+                    "command": "VLLM::EngineCor",
+                    "cgroup": "/system.slice/vllm.service",
+                },
+                {
+                    "pid": 6001,
+                    "memory_bytes": 1_073_741_824,
+                    "sm_percent": None,
+                    "instance": "",
+                    "target": None,
+                    "kind": "",
+                    "command": "python3",
+                    "cgroup": "/user.slice",
+                },
+            ],
+        }
+    ],
+    "heat": [
+        {
+            "device": "0",
+            "from_s": 1_764_000_000,
+            "step_s": 5,
+            "rows": [
+                {"name": "all", "sm_percent": [0.0, 50.0, None, 87.0]},
+                {"name": "chat", "sm_percent": [0.0, 41.5, None, 81.0]},
+            ],
+        }
+    ],
+}
+
+
 class RecordedView:
     """Answers every call from its fields, which a test may change; keeps what it was asked."""
 
@@ -576,6 +635,7 @@ class RecordedView:
         self.ended: list[JsonObject] = copy.deepcopy(STREAMS)
         self.decisions: list[JsonObject] = copy.deepcopy(DECISIONS)
         self.events: list[JsonObject] = copy.deepcopy(EVENTS)
+        self.seen: JsonObject = copy.deepcopy(GPU)
         self.findings: list[JsonObject] = copy.deepcopy(FINDINGS)
         self.asked: list[tuple[Any, ...]] = []
         self.raises: Exception | None = None
@@ -606,6 +666,10 @@ class RecordedView:
     def stages(self, engine: str, seconds: float, factor: float, floor: float | None) -> JsonObject:
         self._note("stages", engine, seconds, factor, floor)
         return self.staged | {"engine": engine}
+
+    def gpu(self) -> JsonObject:
+        self._note("gpu")
+        return self.seen
 
     def journal(
         self, limit: int, engine: str | None, before: int | None, order: Order

@@ -46,7 +46,7 @@ from tests.unit.agent.recorded import (
 HOSTILE = "\x1b[31mred\x07\nnext\u202e[bold]b[/bold]:smile:"
 ASKING = [
     ["status"], ["engines"], ["streams"], ["explain"], ["stages"], ["journal"], ["mode"],
-    ["doctor"], ["policy", "show"], ["top"], ["reload"],
+    ["doctor"], ["gpu"], ["policy", "show"], ["top"], ["reload"],
     ["policy", "diff", "systemd/policy.toml"], ["policy", "apply", "systemd/policy.toml"],
     ["policy", "status"],
 ]  # fmt: skip
@@ -129,6 +129,7 @@ def imported_by(*arguments: str, socket_path: Path) -> set[str]:
         (["journal", "chat", "--worst", "3"], lambda view: view.journal(3, "chat", None, "worst")),
         (["policy", "show"], lambda view: view.policy()),
         (["doctor"], lambda view: view.doctor()),
+        (["gpu"], lambda view: view.gpu()),
         (["top"], lambda view: view.status()),
         (["mode", "shadow"], lambda _: {"mode": "shadow"}),
         (["mode"], lambda _: {"mode": "control"}),

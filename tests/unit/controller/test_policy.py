@@ -86,6 +86,7 @@ def policies(draw: st.DrawFn) -> Policy:
                 max_targets=st.integers(5, 1024),
                 discovery_interval_ms=st.integers(100, 60_000),
                 attach_root=st.booleans(),
+                gpu_interval_ms=st.integers(0, 60_000),
             )
         ),
         controller=draw(

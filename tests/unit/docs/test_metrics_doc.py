@@ -3,6 +3,8 @@ from pathlib import Path
 
 from prometheus_client.metrics_core import Metric
 
+from agent.gpu_metrics import GpuFigures
+from agent.gpu_model import OK, Device, GpuProcess, Instance, Look
 from agent.metrics import EngineFigures, Figures, FiguresCollector, NeighbourFigures
 from agent.policy_metrics import CanaryFigures
 from agent.spans import SpanCounts
@@ -78,6 +80,25 @@ def families() -> Iterator[Metric]:
         journal_dropped=0,
         spans=SpanCounts(dropped={"queue_full": 1}),
         programs={"switch_tasks": Runs()},
+        gpu=GpuFigures(
+            Look(
+                OK,
+                devices=(
+                    Device(
+                        "0",
+                        sm_percent=1.0,
+                        memory_total_bytes=2,
+                        memory_used_bytes=1,
+                        power_w=1.0,
+                        power_limit_w=2.0,
+                        temperature_c=3.0,
+                        throttled=(),
+                        instances=(Instance("0/1/0", "", 2, 1),),
+                        processes=(GpuProcess(7, 1, 1.0),),
+                    ),
+                ),
+            )
+        ),
         canary=CanaryFigures(True, {}, {"chat": {"old": ARM, "new": ARM}}),
     )
     return FiguresCollector(lambda: figures).collect()
