@@ -173,7 +173,7 @@ class Daemon:
                     max_body=MAX_POLICY_BODY_BYTES,
                 )
                 undo.callback(self._admin.stop)
-                page = page_routes(PageAnswer(view, self._columns))
+                page = page_routes(PageAnswer(view, self._columns, self._gpus.heat.answer))
                 self._metrics = metrics_server(agent, registry, self._healthz, page)
             except HttpError as error:
                 raise StartError(str(error)) from None
