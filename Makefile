@@ -15,7 +15,7 @@ ENGINE_PACKAGES := libpython3.11
 MULTIARCH := $(shell uname -m)-linux-gnu
 ARCH := $(shell uname -m | sed 's/x86_64/x86/;s/aarch64/arm64/')
 
-.PHONY: all setup objects lint format test test-unit test-real test-slow test-engines engines test-vm demo bench-accuracy bench-causes bench-plugin bench-predict bench-relegation bench-slo clean
+.PHONY: all setup objects lint format test test-unit test-real test-slow test-engines engines test-vm fuzz demo bench-accuracy bench-causes bench-plugin bench-predict bench-relegation bench-slo clean
 
 all: setup
 
@@ -64,6 +64,11 @@ test-slow: setup build/prometheus
 	@dpkg -s $(SLOW_PACKAGES) >/dev/null 2>&1 || \
 	  { apt-get update -qq && apt-get install -y -qq --no-install-recommends $(SLOW_PACKAGES) >/dev/null; }
 	PATH="$(CURDIR)/build/prometheus/usr/bin:$$PATH" $(BIN)/pytest -q -m slow
+
+# Bytes that nobody would send, to each of our readers of other people's bytes: 8 s a reader.
+fuzz: setup
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/pip install -q --disable-pip-version-check 'atheris>=3,<4'
+	$(BIN)/python -m tests.fuzz.run $(FUZZ_OPTIONS)
 
 # Real engines of others, kept in $SITS_CACHE (/var/cache/sits): what is missing there is downloaded.
 test-engines: engines

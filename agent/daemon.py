@@ -9,7 +9,6 @@ import logging
 import os
 import selectors
 import signal
-import sys
 import time
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack, suppress
@@ -33,6 +32,7 @@ from agent.http import HttpError, unix_server
 from agent.judge import Judge
 from agent.learnt import LearntFile
 from agent.leaving import Leaving
+from agent.log_lines import log_decision, log_event
 from agent.main_thread import MainThread
 from agent.metrics import EngineFigures, Figures, FiguresCollector, NeighbourFigures
 from agent.node import HISTOGRAMS, Node
@@ -61,6 +61,7 @@ from controller.journal import Event as JournalEvent
 from controller.journal import EventRow, Journal, JournalError
 from controller.limits.cgroup import read_hierarchies
 from controller.limits.undo import describe, run_undo
+from controller.log_output import set_log_level, set_up_logging
 from controller.policy import PolicyError, load_policy
 from controller.policy_model import Mode, Policy
 from controller.wire import EngineTarget, NeighbourTarget, targets_message
@@ -96,6 +97,7 @@ class Daemon:
         """Set everything up; `StartError` if something that must be there can't be."""
         self._policy = policy
         agent = policy.agent
+        set_log_level(agent.log_level)
         for directory in (agent.run_dir, agent.state_dir, agent.admin_socket.parent):
             try:
                 directory.mkdir(parents=True, exist_ok=True)
@@ -454,6 +456,7 @@ class Daemon:
                     knobs = (c["knob"] for c in message["action"] if c["kind"] == "knob")
                     self._state.count_knobs(message["engine"], knobs)
                 self._recorder.decision(message)
+                log_decision(message)
                 self._await_outcome(message)
                 if self._tracing is not None:
                     self._tracing.decision(message)
@@ -493,6 +496,7 @@ class Daemon:
     def _event(
         self, kind: str, subject: str, detail: Mapping[str, Any], mono_ns: int | None = None
     ) -> None:
+        log_event(kind, subject, detail)
         self._recorder.event(
             JournalEvent(mono_ns or time.monotonic_ns(), kind, subject, dict(detail))
         )
@@ -539,6 +543,7 @@ class Daemon:
         if self._tracing is not None:
             self._tracing.set_slos(slos)
         self._policy, self._slos = policy, slos
+        set_log_level(policy.agent.log_level)
         self._state.set_policy(policy)
         self._advisor.keep(set(slos))
         self._columns.keep(slos)
@@ -670,9 +675,7 @@ def _only_one(path: Path) -> int:
 @click.version_option(package_name="sits")
 def main(policy_path: Path, check: bool, undo: bool, unloads: bool) -> None:
     """Watch, and where the policy says so retune, the LLM inference engines of this machine."""
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s"
-    )
+    set_up_logging("sitsd")
     try:
         policy = load_policy(policy_path)
         if check:

@@ -118,10 +118,9 @@ class Discovery:
                 return [Found(neighbour.name, detail=detail)]
             return [replace(self._place(neighbour.name, pids, cgroup), detail="")]
         found = []
-        for child, path in self._many(neighbour.match):
+        for name, path in distinct_names(neighbour.name, self._many(neighbour.match)):
             pids = self._members(path)
             if pids and not pids & (taken | ours):
-                name = f"{neighbour.name}/{plain(child)}"
                 found.append(replace(self._place(name, pids, path), detail=""))
         return found
 
@@ -254,6 +253,23 @@ class Discovery:
                     return path
         self._units.pop(unit, None)
         return ""
+
+
+def distinct_names(neighbour: str, found: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Cgroups by name and path, each with a name that prints and that no other of them has.
+
+    Whoever may make cgroups chooses their names; one that is shown as it is keeps its name whatever
+    others call theirs.
+    """
+    named: dict[str, str] = {}
+    for child, path in sorted(found, key=lambda each: not each[0].isprintable()):
+        name = first = f"{neighbour}/{plain(child)}"
+        number = 1
+        while name in named:
+            number += 1
+            name = f"{first}~{number}"
+        named[name] = path
+    return list(named.items())
 
 
 def _tree(mount: Mount, path: str) -> list[Path]:

@@ -13,6 +13,7 @@ from agent.request_head import RequestHead, SpanRef
 from agent.routes import route_of
 from agent.streams import Ended
 from bpf.layout import Stream
+from controller.plain import plain
 
 Kept = Literal["slow", "caller", "ratio", "linked"]
 """Why a request has a span: it missed its SLO, its caller samples the trace, it was drawn, or a
@@ -171,7 +172,7 @@ def decision_span(
         "sits.mode": message["mode"],
         "sits.cause": message["cause"],
         "sits.decision.action": tuple(_change(change) for change in message["action"]),
-        "sits.decision.reason": message["reason"],
+        "sits.decision.reason": plain(message["reason"]),
         "sits.decision.ack": ack,
         "sits.decision.ack_us": ack_us,
     }
@@ -248,7 +249,7 @@ def _is_ours(ended: Ended) -> bool:
 
 
 def _change(change: Mapping[str, Any]) -> str:
-    return f"{change['target']} {change['knob']}: {change['from']} → {change['to']}"
+    return plain(f"{change['target']} {change['knob']}: {change['from']} → {change['to']}")
 
 
 def _seconds(ns: int | None) -> float | None:

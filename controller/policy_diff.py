@@ -12,7 +12,7 @@ from controller.policy_text import KeyPath
 LIVE: Final = frozenset({"mode", "controller", "discovery", "classes", "engines", "neighbours"})
 """What is made of the other tables (sockets, pins, exporters) is made once, at the start."""
 
-LIVE_KEYS: Final = frozenset({("agent", "operators")})
+LIVE_KEYS: Final = frozenset({("agent", "operators"), ("agent", "log_level")})
 """Keys of other tables that are asked for each time they matter."""
 
 HELD_AT_START: Final = frozenset({"admin_socket", "adapter"})

@@ -28,6 +28,7 @@ from controller.policy_tables import Key, plain_fields
 
 Mode = Literal["observe", "shadow", "control"]
 MatchKind = Literal["cgroup", "unit", "command", "port", "slice", "qos"]
+LogLevel = Literal["debug", "info", "warning", "error"]
 OtlpProtocol = Literal["grpc", "http"]
 
 
@@ -282,6 +283,10 @@ class Agent:
             " it only root may. Members of group sits read.",
         ),
     ] = None
+    log_level: Annotated[
+        LogLevel,
+        Key(choice("debug", "info", "warning", "error"), "What is told in the log at the least."),
+    ] = "info"
     run_dir: Annotated[
         Path, Key(directory(), "Where the undo list and the agent's own sockets live.")
     ] = Path("/run/sits")

@@ -2,7 +2,6 @@
 
 import fcntl
 import json
-import logging
 import os
 import signal
 import sys
@@ -18,6 +17,7 @@ from controller.adapters.driver import AdapterError, EngineChangedError
 from controller.adapters.kinds import KINDS, setting_problems
 from controller.adapters.session import Place, Tell, serve, undo_left
 from controller.adapters.undo import UndoError, UndoFile
+from controller.log_output import set_up_logging
 from controller.policy_model import Adapter
 from controller.policy_tables import key_infos
 
@@ -79,7 +79,7 @@ def main(
 
     At the end, and at the start after it was killed, the engine gets its own values back.
     """
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    set_up_logging("sits-adapter")
     if undo_dir is not None:
         lines = list(undo_all(undo_dir))
         for line, _ in lines:
