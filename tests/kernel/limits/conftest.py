@@ -1,18 +1,20 @@
 """Real cgroups of the hierarchy that controls CPU on this machine, removed whatever happens."""
 
 import os
+import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
 from controller.limits import cgroup
-from controller.limits.cgroup import CgroupError, Group, Hierarchies
+from controller.limits.cgroup import CgroupError, Group, Hierarchies, Mount, membership_in
 
 MakeGroup = Callable[[str], Group]
+Busy = Callable[..., Group]
 
 
 @pytest.fixture(scope="session")
@@ -45,6 +47,76 @@ def make_group(hierarchies: Hierarchies) -> Iterator[MakeGroup]:
     finally:
         for directory, _, _ in sorted(os.walk(mount.directory(top)), reverse=True):
             remove(Path(directory))
+
+
+@pytest.fixture(params=["v2", "v1"])
+def one_freezer(request: pytest.FixtureRequest, hierarchies: Hierarchies) -> Hierarchies:
+    """The machine's hierarchies with one freezer, of either version in turn."""
+    if request.param == "v1":
+        if hierarchies.v1_freezer is None or hierarchies.v1_cpu is None:
+            pytest.skip("no v1 freezer is mounted")
+        return Hierarchies(None, hierarchies.v1_cpu, v1_freezer=hierarchies.v1_freezer)
+    if hierarchies.v2 is None:
+        pytest.skip("no v2 is mounted")
+    return Hierarchies(hierarchies.v2, hierarchies.v1_cpu)
+
+
+def freezer_mounts(found: Hierarchies) -> list[Mount]:
+    """Where a group has to be made so that it can be frozen and its CPU limited."""
+    mounts = {found.v1_cpu or found.v2, found.v2 or found.v1_freezer}
+    return [mount for mount in mounts if mount is not None]
+
+
+@pytest.fixture
+def busy(one_freezer: Hierarchies) -> Iterator[Busy]:
+    """Starts a command in a group of its own, and kills it; "/sits-test-…" is the group's path.
+
+    With RT_GROUP_SCHED a group of v1 has to be allowed real-time processes.
+    """
+    mounts = freezer_mounts(one_freezer)
+    started: list[tuple[str, subprocess.Popen[bytes]]] = []
+
+    def start(command: list[str]) -> Group:
+        path = f"/sits-test-{uuid4().hex[:12]}"
+        # It waits for its input's end, so that its first instruction runs in the group.
+        waiting = ["sh", "-c", 'read _; exec "$@"', "sh", *command]
+        process = subprocess.Popen(waiting, stdin=subprocess.PIPE)
+        started.append((path, process))
+        for mount in mounts:
+            directory = mount.directory(path)
+            directory.mkdir()
+            if (directory / "cpu.rt_runtime_us").exists():
+                (directory / "cpu.rt_runtime_us").write_text("50000")
+            (directory / "cgroup.procs").write_text(str(process.pid))
+        assert process.stdin is not None
+        process.stdin.close()
+        return cgroup.cpu_group(one_freezer, path)
+
+    try:
+        yield start
+    finally:
+        for _, process in started:
+            process.kill()
+            process.wait()
+        for path, _ in started:
+            for mount in mounts:
+                remove(mount.directory(path))
+
+
+@contextmanager
+def inside(group: Group, found: Hierarchies) -> Iterator[None]:
+    """This process in a group, in each hierarchy that has it."""
+    before = Path("/proc/self/cgroup").read_text()
+    names = {found.v2: "", found.v1_cpu: "cpu", found.v1_freezer: "freezer"}
+    homes = {mount: membership_in(before, names[mount]) for mount in freezer_mounts(found)}
+    try:
+        for mount in homes:
+            (mount.directory(group.path) / "cgroup.procs").write_text(str(os.getpid()))
+        yield
+    finally:
+        for mount, home in homes.items():
+            assert home is not None
+            (mount.directory(home) / "cgroup.procs").write_text(str(os.getpid()))
 
 
 def _pass_on_cpu(root: Path, directory: Path) -> None:

@@ -1,97 +1,244 @@
-"""Freezes of real processes: by v2's freezer where it is mounted, else by v1's."""
+"""Freezes of real processes: by v2's freezer where it is mounted, and by v1's."""
 
+import os
+import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
-from controller.limits import cgroup, freezing
-from controller.limits.cgroup import CgroupError, Group, Hierarchies, Mount
+from controller.limits import freezing
+from controller.limits.cgroup import CgroupError, Group, Hierarchies
 from controller.limits.freezes import Thawed
+from controller.limits.guard import start_guard
 from controller.limits.holds import Held
 from controller.limits.limiter import Limiter
 from controller.limits.places import place_of
 
-from .conftest import remove
+from .conftest import Busy, inside
 
 pytestmark = pytest.mark.kernel
 
+SHORT_MS = 1_000
+"""Long enough for a busy machine to see it before it is over."""
 
-@pytest.fixture(params=["v2", "v1"])
-def found(request: pytest.FixtureRequest, hierarchies: Hierarchies) -> Hierarchies:
-    """The machine's hierarchies, with one freezer of the two."""
-    if request.param == "v1":
-        if hierarchies.v1_freezer is None or hierarchies.v1_cpu is None:
-            pytest.skip("no v1 freezer is mounted")
-        return Hierarchies(None, hierarchies.v1_cpu, v1_freezer=hierarchies.v1_freezer)
-    if hierarchies.v2 is None:
-        pytest.skip("no v2 is mounted")
-    return Hierarchies(hierarchies.v2, hierarchies.v1_cpu)
+LONG_MS = 5_000
 
 
 @pytest.fixture
-def group(found: Hierarchies) -> Iterator[Group]:
-    """A group with a process, in each hierarchy there is."""
-    path = f"/sits-test-{uuid4().hex[:12]}"
-    mounts = {m for m in (found.v2, found.v1_cpu, found.v1_freezer) if m is not None}
-    with subprocess.Popen(["sleep", "600"]) as work:
-        try:
-            for mount in mounts:
-                put(mount, path, work.pid)
-            yield cgroup.cpu_group(found, path)
-        finally:
-            work.kill()
-            work.wait()
-            for mount in mounts:
-                remove(mount.directory(path))
-
-
-def put(mount: Mount, path: str, pid: int) -> None:
-    directory = mount.directory(path)
-    directory.mkdir()
-    (directory / "cgroup.procs").write_text(str(pid))
+def group(busy: Busy) -> Group:
+    """A group with a process in it, in each hierarchy there is."""
+    return busy(["sleep", "600"])
 
 
 @pytest.fixture
-def limiter(tmp_path: Path, found: Hierarchies) -> Iterator[Limiter]:
-    made = Limiter(tmp_path / "undo.json", hierarchies=found)
+def limiter(tmp_path: Path, one_freezer: Hierarchies) -> Iterator[Limiter]:
+    made = Limiter(tmp_path / "undo.json", hierarchies=one_freezer)
     assert made.prepare_to_freeze(wait_ms=30_000)
     yield made
     made.release_all()
     made.close()
 
 
-def wait_thawed(limiter: Limiter) -> Thawed:
-    deadline = time.monotonic() + 10
-    while not (thawed := limiter.thawed()):
+@pytest.fixture
+def place(group: Group, one_freezer: Hierarchies) -> Group:
+    return place_of(one_freezer, group, "freezer")
+
+
+def becomes(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.002)
-    return thawed[0]
+
+
+def freeze(limiter: Limiter, group: Group, place: Group, for_ms: int) -> Held:
+    held = limiter.freeze(group, for_ms, "a test")
+    assert isinstance(held, Held)
+    becomes(lambda: freezing.is_frozen(place))
+    return held
+
+
+def wait_thawed(limiter: Limiter) -> Thawed:
+    seen: list[Thawed] = []
+    becomes(lambda: bool(seen.extend(limiter.thawed()) or seen))
+    return seen[0]
 
 
 def test_a_freeze_stops_the_processes_and_ends_by_itself(
-    limiter: Limiter, group: Group, found: Hierarchies, tmp_path: Path
+    limiter: Limiter, group: Group, place: Group, tmp_path: Path
 ) -> None:
-    place = place_of(found, group, "freezer")
-    held = limiter.freeze(group, 200, "a test")
-    assert isinstance(held, Held)
-    deadline = time.monotonic() + 10
-    while not freezing.is_frozen(place):
-        assert time.monotonic() < deadline
+    held = freeze(limiter, group, place, SHORT_MS)
     assert limiter.held() == (held,)
     thawed = wait_thawed(limiter)
     assert (thawed.held, thawed.complete, thawed.in_time) == (held, True, True)
     assert not freezing.is_frozen(place)
     assert limiter.held() == ()
     assert not (tmp_path / "undo.json").exists()
+    assert limiter.check() == ()
 
 
-def test_a_group_of_ours_is_not_frozen(limiter: Limiter, found: Hierarchies, group: Group) -> None:
-    mount = found.v2 or found.v1_freezer
-    assert mount is not None
-    root = Group("/", mount.point, 2 if found.v2 else 1, mount.point.stat().st_ino)
-    with pytest.raises(CgroupError):
-        limiter.freeze(root, 200, "a test")
+def test_asking_again_does_not_make_a_freeze_longer(
+    limiter: Limiter, group: Group, place: Group
+) -> None:
+    held = freeze(limiter, group, place, SHORT_MS)
+    assert limiter.freeze(group, LONG_MS, "longer") == held
+    assert wait_thawed(limiter).held == held
+
+
+def test_a_freeze_is_ended_early_when_asked(limiter: Limiter, group: Group, place: Group) -> None:
+    freeze(limiter, group, place, LONG_MS)
+    assert len(limiter.thaw(group).unchanged) == 1
+    assert not freezing.is_frozen(place)
+    assert not wait_thawed(limiter).in_time
+    freeze(limiter, group, place, SHORT_MS)
+    assert wait_thawed(limiter).in_time
+
+
+def test_the_release_of_a_group_ends_its_freeze(
+    limiter: Limiter, group: Group, place: Group
+) -> None:
+    freeze(limiter, group, place, LONG_MS)
+    limiter.set_weight(group, 50, "a test")
+    assert limiter.release(group).complete
+    assert not freezing.is_frozen(place)
+
+
+def test_a_limiter_whose_freezer_was_killed_thaws_at_once_and_starts_another(
+    limiter: Limiter, group: Group, place: Group
+) -> None:
+    freeze(limiter, group, place, LONG_MS)
+    kill(limiter.freezer_pid)
+    thawed = wait_thawed(limiter)
+    assert (thawed.in_time, thawed.frozen_ns < LONG_MS * 1e6) == (False, True)
+    assert not freezing.is_frozen(place)
+    with pytest.raises(CgroupError, match="the freezer is being started"):
+        limiter.freeze(group, 100, "a test")
+    becomes(limiter.prepare_to_freeze)
+    freeze(limiter, group, place, SHORT_MS)
+    assert wait_thawed(limiter).in_time
+
+
+def test_a_freezer_that_is_stopped_is_replaced_and_what_it_froze_is_thawed(
+    limiter: Limiter, group: Group, place: Group
+) -> None:
+    freeze(limiter, group, place, SHORT_MS)
+    assert limiter.freezer_pid is not None
+    os.kill(limiter.freezer_pid, signal.SIGSTOP)
+    assert not wait_thawed(limiter).in_time
+    assert not freezing.is_frozen(place)
+    with pytest.raises(CgroupError, match="no answer from the freezer"):
+        limiter.freeze(group, 100, "a test")
+    assert not freezing.is_frozen(place)
+    assert limiter.held() == ()
+
+
+def test_the_freezer_thaws_when_its_client_is_gone(
+    limiter: Limiter, group: Group, place: Group
+) -> None:
+    freeze(limiter, group, place, LONG_MS)
+    limiter.close()
+    assert not freezing.is_frozen(place)
+
+
+def test_the_guard_thaws_what_a_dead_freezer_and_a_silent_limiter_left(
+    group: Group, place: Group, one_freezer: Hierarchies, tmp_path: Path
+) -> None:
+    guard, write_fd = start_guard(tmp_path / "undo.json", 600_000)
+    limiter = Limiter(tmp_path / "undo.json", write_fd, hierarchies=one_freezer)
+    with guard:
+        try:
+            assert limiter.prepare_to_freeze(wait_ms=30_000)
+            held = freeze(limiter, group, place, SHORT_MS)
+            kill(limiter.freezer_pid)
+            becomes(lambda: not freezing.is_frozen(place))
+            assert held.until_ns is not None
+            assert time.monotonic_ns() > held.until_ns
+        finally:
+            limiter.release_all()
+            limiter.close()
+            os.close(write_fd)
+    assert guard.returncode == 0
+
+
+def test_nothing_is_frozen_without_a_guard(
+    group: Group, place: Group, one_freezer: Hierarchies, tmp_path: Path
+) -> None:
+    read_fd, write_fd = os.pipe()
+    os.close(read_fd)
+    limiter = Limiter(tmp_path / "undo.json", write_fd, hierarchies=one_freezer)
+    assert limiter.prepare_to_freeze(wait_ms=30_000)
+    with pytest.raises(CgroupError, match="the guard does not listen"):
+        limiter.freeze(group, 500, "a test")
+    assert not freezing.is_frozen(place)
+    assert not (tmp_path / "undo.json").exists()
+    limiter.close()
+    os.close(write_fd)
+
+
+def test_what_somebody_else_froze_is_left_alone(
+    limiter: Limiter, group: Group, place: Group
+) -> None:
+    change = freezing.freeze_change(place)
+    change.file.write_text(change.text)
+    with pytest.raises(CgroupError, match="somebody else has frozen the group"):
+        limiter.freeze(group, 100, "a test")
+    assert limiter.held() == ()
+    becomes(lambda: freezing.is_frozen(place))
+    change.file.write_text(freezing.THAWED[change.file.name])
+
+
+def test_what_somebody_else_thaws_is_over(limiter: Limiter, group: Group, place: Group) -> None:
+    freeze(limiter, group, place, LONG_MS)
+    file = freezing.freeze_change(place).file
+    file.write_text(freezing.THAWED[file.name])
+    assert limiter.check() == ()
+    assert limiter.held() == ()
+    assert not wait_thawed(limiter).in_time
+
+
+def test_a_group_that_vanishes_while_frozen_is_over(
+    limiter: Limiter, busy: Busy, one_freezer: Hierarchies, tmp_path: Path
+) -> None:
+    empty = busy(["true"])
+    place = place_of(one_freezer, empty, "freezer")
+    assert isinstance(limiter.freeze(empty, 200, "a test"), Held)
+    with suppress(OSError):
+        place.directory.rmdir()
+    wait_thawed(limiter)
+    assert limiter.held() == ()
+    assert not (tmp_path / "undo.json").exists()
+
+
+def test_no_group_that_we_are_in_is_frozen(
+    limiter: Limiter, group: Group, place: Group, one_freezer: Hierarchies
+) -> None:
+    with (
+        inside(group, one_freezer),
+        pytest.raises(CgroupError, match="the agent is in cgroup"),
+    ):
+        limiter.freeze(group, 100, "a test")
+    assert not freezing.is_frozen(place)
+
+
+def test_a_group_with_other_processes_than_those_that_were_named_is_not_frozen(
+    limiter: Limiter, group: Group, place: Group
+) -> None:
+    if place.directory == group.directory:
+        pytest.skip("with one hierarchy there can't be others")
+    with subprocess.Popen(["sleep", "600"]) as stranger:
+        (place.directory / "cgroup.procs").write_text(str(stranger.pid))
+        try:
+            with pytest.raises(CgroupError, match="has other processes than"):
+                limiter.freeze(group, 100, "a test")
+        finally:
+            stranger.kill()
+    assert not freezing.is_frozen(place)
+
+
+def kill(pid: int | None) -> None:
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
