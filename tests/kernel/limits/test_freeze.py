@@ -64,7 +64,12 @@ def freeze(limiter: Limiter, group: Group, place: Group, for_ms: int) -> Held:
 
 def wait_thawed(limiter: Limiter) -> Thawed:
     seen: list[Thawed] = []
-    becomes(lambda: bool(seen.extend(limiter.thawed()) or seen))
+
+    def over() -> bool:
+        seen.extend(limiter.thawed())
+        return bool(seen)
+
+    becomes(over)
     return seen[0]
 
 

@@ -14,6 +14,7 @@ import pytest
 from controller.limits.block_io import read_io_weight
 from controller.limits.cgroup import CgroupError, Group, cpu_group, read_hierarchies
 from controller.limits.freezing import is_frozen
+from controller.limits.freezes import Thawed
 from controller.limits.guard import start_guard
 from controller.limits.holds import Held, Lapsed
 from controller.limits.limiter import Limiter
@@ -92,8 +93,13 @@ def test_a_frozen_group_uses_no_cpu_and_goes_on_by_itself(
     time.sleep(0.5)
     if is_frozen(group):
         assert cpu_stat(group.directory)["usage_usec"] == used
-    seen = []
-    wait_until(lambda: bool(seen.extend(limiter.thawed()) or seen), "the end of the freeze")
+    seen: list[Thawed] = []
+
+    def over() -> bool:
+        seen.extend(limiter.thawed())
+        return bool(seen)
+
+    wait_until(over, "the end of the freeze")
     assert (seen[0].complete, seen[0].in_time) == (True, True)
     assert not is_frozen(group)
     assert values(group) == before
