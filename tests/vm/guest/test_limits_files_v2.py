@@ -13,8 +13,8 @@ import pytest
 
 from controller.limits.block_io import read_io_weight
 from controller.limits.cgroup import CgroupError, Group, cpu_group, read_hierarchies
-from controller.limits.freezing import is_frozen
 from controller.limits.freezes import Thawed
+from controller.limits.freezing import is_frozen
 from controller.limits.guard import start_guard
 from controller.limits.holds import Held, Lapsed
 from controller.limits.limiter import Limiter
