@@ -39,6 +39,8 @@ MAX_SOURCE_CHARS: Final = 1000
 MAX_LEASE_S: Final = 86_400.0
 """Of a change by hand."""
 
+MAX_INJECTION_S: Final = 600.0
+
 SHORTEST_S: Final = 36.0
 LONGEST_S: Final = 3600.0
 """Of a canary."""
@@ -164,6 +166,10 @@ class AgentView(Protocol):
 
     def set_mode(self, mode: Mode, reason: str) -> JsonObject:
         """Change the mode until the agent ends; `reason` (may be empty) goes to the journal."""
+        ...
+
+    def inject(self, value: float, seconds: float, reason: str) -> JsonObject:
+        """Take an upstream's word for backpressure of `value`, 0 to 1, for so long."""
         ...
 
     @property
@@ -353,6 +359,16 @@ def _set_mode(view: AgentView, values: Mapping[str, str]) -> JsonObject:
     return view.set_mode(mode, reason)
 
 
+def _inject(view: AgentView, values: Mapping[str, str]) -> JsonObject:
+    if (what := values.get("what", "")) != "backpressure":
+        raise ApiError(400, f"what can be injected is backpressure, not {_shown(what)}")
+    value = _number(values, "value", None, 0, 1)
+    if value is None:
+        raise ApiError(400, "parameter value, 0 to 1, is needed")
+    seconds = _number(values, "seconds", 5.0, 0.001, MAX_INJECTION_S)
+    return view.inject(value, seconds, _reason(values))
+
+
 def _set_knobs(view: AgentView, values: Mapping[str, str]) -> JsonObject:
     reason = _reason(values)
     if not reason:
@@ -509,6 +525,7 @@ _CALLS: Final[Mapping[str, _Call]] = {
     "/v1/policy/reload": _Call("POST", (), lambda view, _: view.policies.reload()),
     "/v1/doctor": _Call("GET", (), lambda view, _: view.doctor()),
     "/v1/mode": _Call("POST", ("mode", "reason"), _set_mode),
+    "/v1/inject": _Call("POST", ("what", "value", "seconds", "reason"), _inject),
     "/v1/set": _Call("POST", ("values", "engines", "lease_s", "reason"), _set_knobs),
     "/v1/release": _Call("POST", ("engines", "reason"), _release),
 }

@@ -131,6 +131,12 @@ class AgentClient:
         """Change the mode."""
         return self._post("mode", mode=mode, reason=reason)
 
+    def inject(self, what: str, value: float, seconds: float, reason: str) -> dict[str, Any]:
+        """Tell of backpressure, 0 to 1, that the agent can't see."""
+        return self._post(
+            "inject", what=what, value=f"{value:.15g}", seconds=f"{seconds:.15g}", reason=reason
+        )
+
     def set_knobs(
         self,
         values: Mapping[str, float],

@@ -19,6 +19,7 @@ from agent.cli import (
     print_json,
     readable,
 )
+from agent.progress import Progress
 
 
 @click.command()
@@ -68,7 +69,15 @@ def conformance(
     path = Path(target) if "/" in target else _socket_of(target, socket_path)
     restart = None if restart_command is None else _restarter(restart_command)
     try:
-        report = run(path, only=only, thorough=thorough, patience=patience, restart=restart)
+        with Progress("checking", len(only) or len(CHECKS)) as progress:
+            report = run(
+                path,
+                only=only,
+                thorough=thorough,
+                patience=patience,
+                restart=restart,
+                told=progress,
+            )
     except CannotCheckError as error:
         fail(str(error), USAGE)
     if as_json:

@@ -163,6 +163,7 @@ class Daemon:
             self._changes,
             self._controller_fields,
             self._ask_mode,
+            self._inject,
         )
         registry = CollectorRegistry()
         registry.register(FiguresCollector(self._figures))
@@ -504,6 +505,14 @@ class Daemon:
     def _ask_mode(self, mode: Mode, reason: str) -> None:
         self._mode_asked = (mode, reason)
         self._wake()
+
+    def _inject(self, value: float, seconds: float, reason: str) -> bool:
+        message = {"type": "inject", "value": value, "duration_ms": seconds * 1e3}
+        told = self._main.call(lambda: self._supervisor.send(message))
+        if told:
+            detail = {"value": value, "seconds": seconds, "reason": reason}
+            self._event("injected", "backpressure", detail)
+        return told
 
     def _wake(self) -> None:
         # a full pipe wakes as well, and one that is closed needs to wake nobody

@@ -10,6 +10,7 @@ import click
 
 from agent.cli import USAGE, Json, agent_setting, fail, plain_console, print_for_people, print_json
 from agent.offline import listed, policy_at, recorded_in
+from agent.progress import Progress
 
 STATE_DIR: Final = Path("/var/lib/sits")
 JOURNAL_NAME: Final = "journal.db"
@@ -83,7 +84,11 @@ def replay(
     names = {each.engine for each in recorded}
     if policy is not None and not names & known:
         fail(f"policy '{policy_path}' names none of the engines recorded: {listed(names)}", USAGE)
-    found = list(again(recorded, policy))
+    found = []
+    with Progress("replaying", len(recorded)) as progress:
+        for row in again(recorded, policy):
+            found.append(row)
+            progress()
     rows = [row for row in found if row is not None]
     shown = [row for row in rows if every or not row.equal]
     answer: Json = {

@@ -10,6 +10,7 @@ import click
 
 from agent.cli import USAGE, Json, fail, plain_console, print_for_people, print_json
 from agent.offline import listed, policy_at, recorded_in
+from agent.progress import Progress
 
 if TYPE_CHECKING:
     from controller.policy_model import Engine, Policy
@@ -121,7 +122,15 @@ def simulate(trace: Path, every: bool, as_json: bool, **given: Any) -> None:
     No engine runs: step times come from --model, or from what --journal recorded. The decisions are
     the controller's own.
     """
-    from controller.simulate.compare import CONTROLS, LABEL, best, compare, plain_setting
+    from controller.simulate.compare import (
+        CONTROLS,
+        GRIDS,
+        LABEL,
+        best,
+        compare,
+        grid,
+        plain_setting,
+    )
     from controller.simulate.workload import Scale, TraceError, read_trace, tokens_per_s
 
     names = given["controls"].split(",") if given["controls"] else list(CONTROLS)
@@ -141,7 +150,9 @@ def simulate(trace: Path, every: bool, as_json: bool, **given: Any) -> None:
     except TraceError as error:
         fail(str(error), USAGE)
     setting = _setting(given)
-    outcomes = compare(arrivals, setting, names)
+    whole = sum(len(grid(setting.spec)) if name in GRIDS else 1 for name in names)
+    with Progress("simulating", whole) as progress:
+        outcomes = compare(arrivals, setting, names, progress)
     ours = best(outcomes, "sits")
     answer: Json = {
         "label": LABEL,

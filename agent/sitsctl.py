@@ -30,8 +30,9 @@ from agent.replay_command import replay
 from agent.simulate_command import simulate
 from agent.sitsctl_gpu import gpu
 from agent.sitsctl_hand import release, set_knobs
+from agent.sitsctl_mode import inject, mode, pause, resume
 from agent.sitsctl_policy import policy, print_policy_answer
-from controller.plain import plain
+from agent.support_command import support
 
 # What not every command needs is imported where it is used: rich, the policy, the probe.
 
@@ -77,14 +78,24 @@ def engines(socket_path: Path | None, as_json: bool) -> None:
 @click.argument("engine", required=False)
 @click.option("-n", "--limit", type=click.IntRange(1, 10_000), default=20, show_default=True)
 @click.option("--after", type=click.IntRange(0), help="Those that ended after this SEQ.")
+@click.option("--slowest", is_flag=True, help="Of the last 1000 the slowest, worst at the end.")
 @SOCKET
 @JSON
 def streams(
-    engine: str | None, limit: int, after: int | None, socket_path: Path | None, as_json: bool
+    engine: str | None,
+    limit: int,
+    after: int | None,
+    slowest: bool,
+    socket_path: Path | None,
+    as_json: bool,
 ) -> None:
     """The streams that ended last, newest at the end; of ENGINE, or of all."""
-    with asking(socket_path) as agent:
-        answer = agent.streams(engine, after, limit)
+    if slowest and after is not None:
+        raise click.UsageError("--slowest does not go with --after")
+    with asking(socket_path) as agent, readable():
+        answer = agent.streams(engine, after, 1000 if slowest else limit)
+        if slowest:
+            answer["streams"] = sorted(answer["streams"], key=_slowness)[-limit:]
     print_answer(answer, as_json, lambda show, shown: show.streams(shown))
 
 
@@ -197,25 +208,6 @@ def journal(
 
 
 @main.command()
-@click.argument("mode", required=False, type=click.Choice(["observe", "shadow", "control"]))
-@click.option("--reason", default="", help="Kept in the journal.")
-@SOCKET
-@JSON
-def mode(mode: str | None, reason: str, socket_path: Path | None, as_json: bool) -> None:
-    """Change what the agent does, until it ends; without MODE, say what it does now.
-
-    observe: measure. shadow: also decide, and write it down. control: also act.
-    """
-    with asking(socket_path) as agent, readable():
-        answer = agent.set_mode(mode, reason) if mode else {"mode": agent.status()["mode"]}
-        now = answer["mode"]
-    if as_json:
-        print_json(answer)
-    else:
-        click.echo(f"mode {'is now' if mode else 'is'} {plain(str(now))}")
-
-
-@main.command()
 @SOCKET
 @JSON
 def doctor(socket_path: Path | None, as_json: bool) -> None:
@@ -227,7 +219,7 @@ def doctor(socket_path: Path | None, as_json: bool) -> None:
     try:
         answer, trouble = agent_client(socket_path).doctor(), ""
     except ClientError as error:
-        answer, trouble = {"findings": _probe()}, str(error)
+        answer, trouble = {"findings": probe_findings()}, str(error)
     with readable():
         findings = list(answer["findings"])
         missing = [item for item in findings if not item["ok"]]
@@ -291,7 +283,12 @@ def reload(socket_path: Path | None, as_json: bool) -> None:
     print_policy_answer(answer, as_json)
 
 
-def _probe() -> list[Json]:
+def _slowness(stream: Json) -> float:
+    return max(stream["ttft_ms"] or 0.0, stream["gap_max_ms"] or 0.0)
+
+
+def probe_findings() -> list[Json]:
+    """What this process finds of the kernel and of its own rights."""
     from bpf.features import findings, open_libbpf, probe
 
     pin_dir = agent_setting("pin_dir", DEFAULT_PIN_DIR)
@@ -302,11 +299,16 @@ main.add_command(gpu)
 main.add_command(conformance)
 main.add_command(engine_plugin)
 main.add_command(metrics_user)
+main.add_command(inject)
+main.add_command(mode)
+main.add_command(pause)
 main.add_command(policy)
 main.add_command(release)
+main.add_command(resume)
 main.add_command(set_knobs)
 main.add_command(replay)
 main.add_command(simulate)
+main.add_command(support)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from agent.changes import Changes
 from agent.discovery import Found
 from agent.doctor import doctor_answer
 from agent.history import Window
+from agent.main_thread import BusyError
 from agent.node import Node
 from agent.policies import Policies
 from agent.sampler import Sampler
@@ -31,6 +32,7 @@ from controller.timing import histogram_of
 WINDOW_S: Final = 10.0
 ATTAINMENT_S: Final = 60.0
 SHOWN: Final = 10
+NO_CONTROLLER_TO_TELL: Final = "the controller does not run: nobody takes note"
 _TOTALS: Final = (
     "requests",
     "responses",
@@ -63,8 +65,12 @@ class View:
         changes: Changes,
         controller: Callable[[], Mapping[str, Any]],
         change_mode: Callable[[Mode, str], None],
+        inject: Callable[[float, float, str], bool],
     ) -> None:
-        """`controller` tells of its process, `change_mode` asks for another mode."""
+        """`controller` tells of its process, `change_mode` asks for another mode.
+
+        `inject` says whether there was a controller to tell of a value, for seconds, and why.
+        """
         self._state = state
         self._node = node
         self._sampler = sampler
@@ -74,6 +80,7 @@ class View:
         self.changes = changes
         self._controller = controller
         self._change_mode = change_mode
+        self._inject = inject
 
     def status(self) -> JsonObject:
         """The whole agent."""
@@ -213,6 +220,16 @@ class View:
         """Ask for another mode; it is in force within a tick."""
         self._change_mode(mode, reason)
         return {"mode": mode}
+
+    def inject(self, value: float, seconds: float, reason: str) -> JsonObject:
+        """Take an upstream's word for backpressure."""
+        try:
+            told = self._inject(value, seconds, reason)
+        except BusyError as error:
+            raise ApiError(503, str(error)) from None
+        if not told:
+            raise ApiError(503, NO_CONTROLLER_TO_TELL)
+        return {"what": "backpressure", "value": value, "seconds": seconds}
 
     def _engine(self, engine: Engine) -> JsonObject:
         state = self._state

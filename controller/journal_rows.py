@@ -69,7 +69,7 @@ class Event:
     `kind` is one of start, stop, mode, engine_seen, engine_lost, engine_restarted, undo,
     engine_changed, foreign_write, lease_lost, lease_held, lease_given_up, set_refused, stats_stale,
     stats_nonsense, stats_back, loop_paused, change_resumed, change_over, hand_lost, journal_moved,
-    or a later addition; `subject` is what it is about.
+    injected, or a later addition; `subject` is what it is about.
     """
 
     mono_ns: int

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.browser import Browser, Tab, browser
+from tests.unit.docs.test_schema import problems
 
 from .conftest import Node
 from .groups import burning
 from .rig import Site
 from .traffic import load
+from .waiting import becomes
 
 pytestmark = [pytest.mark.kernel, pytest.mark.slow]
 
@@ -58,3 +60,26 @@ def test_a_neighbour_that_takes_the_cpu_is_seen_within_a_minute(
         tab.evaluate("new Promise((done) => setTimeout(done, 300))")
         shoot(tab, "narrow")
         assert tab.complaints == []
+
+
+def test_what_a_real_sitsd_answers_holds_by_its_schemas(node: Node, site: Site) -> None:
+    site.write(node.targets(ttft_ms=400, gap_ms=30), mode="control")
+    with site.sitsd() as sitsd:
+        sitsd.following()
+        before = {"status": sitsd.api.status(), "engines": sitsd.api.engines()}
+        with load(node.engine, clients=2, max_tokens=24) as traffic, burning(*node.neighbours):
+            traffic.grows_to(10)
+            becomes(lambda: sitsd.api.streams()["streams"])
+        after = {
+            "status": sitsd.api.status(),
+            "engines": sitsd.api.engines(),
+            "streams": sitsd.api.streams(),
+            "explain": sitsd.api.explain(),
+            "stages": sitsd.api.stages(),
+            "journal": sitsd.api.journal(),
+            "doctor": sitsd.api.doctor(),
+        }
+    for answers in (before, after):
+        assert {name: problems(name, answer) for name, answer in answers.items()} == {
+            name: [] for name in answers
+        }

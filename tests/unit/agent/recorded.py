@@ -702,6 +702,10 @@ class RecordedView:
         self.state["mode"] = mode
         return {"mode": mode}
 
+    def inject(self, value: float, seconds: float, reason: str) -> JsonObject:
+        self._note("inject", value, seconds, reason)
+        return {"what": "backpressure", "value": value, "seconds": seconds}
+
     def _note(self, *call: Any) -> None:
         with self.lock:
             self.asked.append(call)

@@ -780,7 +780,7 @@ def test_the_documentation_s_examples_are_what_the_command_prints(
 ) -> None:
     monkeypatch.chdir(ROOT)
     examples = re.findall(r"```console\n\$ sitsctl (.*)\n((?:.*\n)*?)```", DOC)
-    assert len(examples) == 21
+    assert len(examples) == 24
     for command, output in examples:
         done = process(*shlex.split(command), socket_path=setting.path, TZ="UTC")
         assert without_clock(done.stdout + done.stderr) == without_clock(output), command

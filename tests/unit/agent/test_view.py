@@ -39,6 +39,8 @@ class Shown:
         self.sampler = Sampler(node.counters)
         self.journal = Journal(tmp_path / "journal.db")
         self.asked: list[tuple[Mode, str]] = []
+        self.injected: list[tuple[float, float, str]] = []
+        self.runs = True
         main = MainThread(lambda: None)
         self.recorder = Recorder(self.journal)
         changes = Changes(self.recorder, main, lambda _: False, lambda: None)
@@ -63,7 +65,12 @@ class Shown:
             changes,
             lambda: {"mode": "shadow", "alive": True, "pid": 7, "restarts": 1},
             lambda mode, reason: self.asked.append((mode, reason)),
+            self._inject,
         )
+
+    def _inject(self, value: float, seconds: float, reason: str) -> bool:
+        self.injected.append((value, seconds, reason))
+        return self.runs
 
     def remember(self, *causes: Mapping[str, int]) -> None:
         """One moment for each, a second apart, with one more request and chunk each time."""
@@ -300,3 +307,16 @@ def test_the_doctor_counts_every_limit_and_every_program_that_is_loaded(
 def test_a_mode_is_asked_for_with_its_reason(shown: Shown) -> None:
     assert shown.view.set_mode("control", "because") == {"mode": "control"}
     assert shown.asked == [("control", "because")]
+
+
+def test_an_upstreams_backpressure_is_told_to_the_controller(shown: Shown) -> None:
+    answer = shown.view.inject(0.8, 5, "a drill")
+    assert answer == {"what": "backpressure", "value": 0.8, "seconds": 5}
+    assert shown.injected == [(0.8, 5, "a drill")]
+
+
+def test_without_a_controller_nobody_pretends_to_take_note(shown: Shown) -> None:
+    shown.runs = False
+    with pytest.raises(ApiError) as caught:
+        shown.view.inject(0.8, 5, "")
+    assert caught.value.status == 503

@@ -1,0 +1,50 @@
+import io
+import os
+import pty
+import sys
+
+import pytest
+
+from agent import progress
+from agent.progress import Progress, line
+
+
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch, patience_s: float) -> str:
+    monkeypatch.setattr(progress, "PATIENCE_S", patience_s)
+    monkeypatch.setattr(progress, "_EVERY_S", 0.0)
+    master, slave = pty.openpty()
+    with os.fdopen(slave, "w") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        with Progress("replaying", 4) as made:
+            for _ in range(4):
+                made()
+        terminal.write("end")
+    said = os.read(master, 4096).decode()
+    os.close(master)
+    return said
+
+
+def test_what_takes_long_says_how_far_it_is_and_leaves_no_trace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = on_a_terminal(monkeypatch, 0)
+    assert f"\r{line('replaying', 1, 4)}" in said
+    assert said.endswith("\r\033[Kend")
+
+
+def test_what_is_done_soon_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert on_a_terminal(monkeypatch, 60) == "end"
+
+
+def test_what_is_no_terminal_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "PATIENCE_S", 0)
+    monkeypatch.setattr(sys, "stderr", said := io.StringIO())
+    with Progress("replaying", 1) as made:
+        made()
+    assert said.getvalue() == ""
+
+
+@pytest.mark.parametrize(("done", "whole"), [(0, 0), (0, 4), (4, 4), (9, 4)])
+def test_a_line_is_always_as_long(done: int, whole: int) -> None:
+    shown = line("x", done, whole)
+    assert len(shown) - len(f"{done}{whole}") == len(line("x", 0, 0)) - 2

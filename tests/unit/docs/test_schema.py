@@ -1,0 +1,72 @@
+"""The JSON Schemas in docs/schema hold for what the API answers."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from tests.unit.agent.recorded import CANARY, UNSEEN, RecordedView
+
+SCHEMAS = Path(__file__).parents[3] / "docs" / "schema"
+ASKED = {
+    "status": lambda view: view.status(),
+    "engines": lambda view: view.engines(),
+    "streams": lambda view: view.streams(None, None, 100),
+    "explain": lambda view: view.explain("chat", 30.0),
+    "stages": lambda view: view.stages("chat", 30.0, 1.5, None),
+    "journal": lambda view: view.journal(20, None, None, "newest"),
+    "doctor": lambda view: view.doctor(),
+}
+
+
+def problems(name: str, answer: Any) -> list[str]:
+    """What is wrong with an answer by its schema."""
+    schema = json.loads((SCHEMAS / f"{name}.json").read_text())
+    plain = json.loads(json.dumps(answer))
+    found = Draft202012Validator(schema).iter_errors(plain)
+    return [f"{error.json_path}: {error.message[:200]}" for error in found]
+
+
+@pytest.fixture
+def view() -> RecordedView:
+    made = RecordedView()
+    made.state["engines"].append(copy.deepcopy(UNSEEN))
+    return made
+
+
+def test_every_schema_is_one_and_is_asked_for() -> None:
+    names = {path.stem for path in SCHEMAS.glob("*.json")}
+    assert names == set(ASKED)
+    for name in names:
+        Draft202012Validator.check_schema(json.loads((SCHEMAS / f"{name}.json").read_text()))
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_answers_hold(view: RecordedView, name: str) -> None:
+    assert problems(name, ASKED[name](view)) == []
+
+
+def test_a_status_without_controller_and_with_a_trial_holds(view: RecordedView) -> None:
+    view.state |= {"loop": None, "controller": {"alive": False, "pid": None, "restarts": 1}}
+    view.state["policy"]["canary"] = CANARY
+    assert problems("status", view.status()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil"),
+    [
+        ("status", lambda answer: answer.pop("mode")),
+        ("status", lambda answer: answer["engines"][0].update(found="yes")),
+        ("streams", lambda answer: answer["streams"][0].update(seq="1")),
+        ("journal", lambda answer: answer["decisions"][0].pop("reason")),
+    ],
+)
+def test_answers_that_lack_or_change_a_field_do_not(
+    view: RecordedView, name: str, spoil: Any
+) -> None:
+    answer = copy.deepcopy(ASKED[name](view))
+    spoil(answer)
+    assert problems(name, answer)
