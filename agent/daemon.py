@@ -22,7 +22,7 @@ from agent.adapters import Adapters
 from agent.advisor import WINDOW_S, Advisor
 from agent.api import MAX_POLICY_BODY_BYTES, admin_app
 from agent.changes import Changes
-from agent.discovery import Discovery, Surroundings
+from agent.discovery import Discovery
 from agent.exporter import metrics_server
 from agent.gpu import Gpus
 from agent.gpu_metrics import GpuFigures
@@ -51,6 +51,7 @@ from agent.state import State
 from agent.stream_cause import StreamVerdict
 from agent.streams import take
 from agent.supervisor import Supervisor
+from agent.targets import targets_of
 from agent.tracing import start_tracing
 from agent.versions import Versions
 from agent.view import View
@@ -64,7 +65,6 @@ from controller.limits.undo import describe, run_undo
 from controller.log_output import set_log_level, set_up_logging
 from controller.policy import PolicyError, load_policy
 from controller.policy_model import Mode, Policy
-from controller.wire import EngineTarget, NeighbourTarget, targets_message
 
 POLICY_PATH: Final = Path("/etc/sits/policy.toml")
 UNDO_NAME: Final = "undo.json"
@@ -297,29 +297,7 @@ class Daemon:
         self._state.set_problems("targets", problems)
         rows = self._node.rows
         self._names = {row: name for name, row in rows.items()}
-        self._supervisor.set_targets(self._targets(surroundings, rows))
-
-    def _targets(self, found: Surroundings, rows: Mapping[str, int]) -> Mapping[str, Any]:
-        settings = {neighbour.name: neighbour for neighbour in self._policy.neighbours}
-        engines = [
-            EngineTarget(each.name, rows.get(each.name, 0), each.cgroup)
-            for each in found.engines
-            if each.present
-        ]
-        neighbours = []
-        for each in found.neighbours:
-            policy = settings[each.name.partition("/")[0]]
-            if each.present:
-                neighbours.append(
-                    NeighbourTarget(
-                        each.name,
-                        rows.get(each.name, 0),
-                        each.cgroup,
-                        policy.limit,
-                        policy.min_cores,
-                    )
-                )
-        return targets_message(engines, neighbours)
+        self._supervisor.set_targets(targets_of(surroundings, rows, self._policy))
 
     def _on_event(self, event: Event) -> None:
         name = self._names.get(event.stream.slot)

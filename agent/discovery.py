@@ -37,7 +37,7 @@ class Found:
     `cgroup` is its path in the hierarchy that rules the CPU, None where it shares one with others;
     then `processes` are watched one by one. `attach` is the v2 directory its streams pass through,
     `cpu_ids` and `stream_ids` are the cgroup ids, of it and all below it. `detail` says what is
-    missing and why.
+    missing and why. `annotated_class` is what its own environment says, if that is asked for.
     """
 
     name: str
@@ -49,6 +49,7 @@ class Found:
     processes: frozenset[int] = frozenset()
     ports: frozenset[int] = frozenset()
     detail: str = ""
+    annotated_class: str | None = None
 
     @property
     def present(self) -> bool:

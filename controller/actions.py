@@ -23,10 +23,14 @@ class ReleaseKnobs:
 
 @dataclass(frozen=True, slots=True)
 class SetWeight:
-    """Set the CPU weight (v2 unit) of the engine's cgroup."""
+    """Set the CPU weight (v2 unit) of a cgroup: the engine's own, or a `target`'s.
+
+    `old` is None where it is not known.
+    """
 
     weight: int
-    old: int
+    old: int | None
+    target: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,21 @@ class SetMemoryHigh:
 
 
 @dataclass(frozen=True, slots=True)
+class Freeze:
+    """Stop a neighbour's processes for `for_ms` at the most."""
+
+    target: str
+    for_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Thaw:
+    """Let a frozen neighbour go on before its time is over."""
+
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
 class ReleaseLimit:
     """Undo what was set on a target's cgroup: `knob` is cpu_weight, cpu_quota or memory_high."""
 
@@ -56,7 +75,10 @@ class ReleaseLimit:
     old: float
 
 
-Action = SetKnobs | ReleaseKnobs | SetWeight | SetQuota | SetMemoryHigh | ReleaseLimit
+LimitAction = SetWeight | SetQuota | Freeze | Thaw | SetMemoryHigh | ReleaseLimit
+"""What is done to cgroups."""
+
+Action = SetKnobs | ReleaseKnobs | LimitAction
 """Anything a decision can ask for."""
 
 
@@ -85,8 +107,12 @@ def _changes(action: Action, engine: str, rank: str) -> list[Change]:
             return [
                 Change("knob", rank or engine, name, value, "start") for name, value in old.items()
             ]
-        case SetWeight(weight=weight, old=before):
-            return [Change("limit", engine, "cpu_weight", before, weight)]
+        case SetWeight(weight=weight, old=before, target=whose):
+            return [Change("limit", whose or engine, "cpu_weight", before, weight)]
+        case Freeze(target=target, for_ms=for_ms):
+            return [Change("limit", target, "freeze_ms", None, for_ms)]
+        case Thaw(target=target):
+            return [Change("limit", target, "freeze_ms", None, "thawed")]
         case SetQuota(target=target, cores=cores, old=was):
             return [Change("limit", target, "cpu_quota", was, round(cores, 4))]
         case SetMemoryHigh(target=target, high=high, old=was_high):

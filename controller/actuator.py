@@ -6,43 +6,36 @@ says so and a pause for that target, never in an exception in the loop.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from controller.actions import (
+    LimitAction,
     Proposal,
     ReleaseKnobs,
     ReleaseLimit,
     SetKnobs,
-    SetMemoryHigh,
-    SetQuota,
     SetWeight,
     changes_of,
 )
 from controller.attribution import Cause
 from controller.batching import BatchMemory
-from controller.cpu_limits import NeighbourView
 from controller.engines.told import Ack
 from controller.forbidden import forbidden_knobs, forbids_weight
 from controller.limits.cgroup import CgroupError, Group, Hierarchies, cpu_group
-from controller.limits.cpu import QUOTA_FILES, WEIGHT_FILES, read_weight
+from controller.limits.cpu import WEIGHT_FILES, read_weight
 from controller.limits.holds import Lapsed
 from controller.limits.limiter import Limiter
-from controller.limits.undo import Foreign
+from controller.neighbour_hands import NeighbourHands, attempt
 from controller.policy_model import Mode
 from controller.protection import Protection
 from controller.watch import EngineWatch
 from controller.wire import Channel
 
-PAUSE_NS: Final = 5_000_000_000
 OPERATOR: Final = "operator"
 """The cause of what somebody decided by hand."""
-
-
-LimitAction = SetWeight | SetQuota | SetMemoryHigh | ReleaseLimit
-"""What is done to a cgroup."""
 
 
 @dataclass(slots=True)
@@ -69,11 +62,9 @@ class Actuator:
         self._clock = clock
         self._limiter = limiter
         self._hierarchies = hierarchies
-        self._protection = protection or Protection(hierarchies, clock=clock)
-        self._protected: dict[str, str] = {}
-        self._groups: dict[str, Group] = {}
-        self._quotas: dict[str, float] = {}
-        self._paused: dict[str, int] = {}
+        self.neighbours = NeighbourHands(
+            limiter, protection or Protection(hierarchies, clock=clock), self.event, clock
+        )
         self._pending: dict[int, _Pending] = {}
         self._reactions: list[int] = []
         self._tag = 0
@@ -99,45 +90,22 @@ class Actuator:
             return None, str(error), None
 
     def set_neighbours(
-        self, cgroups: Mapping[str, str | None], engines: Mapping[str, EngineWatch]
+        self,
+        cgroups: Mapping[str, str | None],
+        engines: Mapping[str, EngineWatch],
+        *,
+        freezable: bool = False,
     ) -> None:
-        """The neighbours there are now, by name, and their cgroups; others get theirs back."""
-        old, self._groups = self._groups, {}
-        for name, cgroup in cgroups.items():
-            group, _, _ = self.find_group(cgroup)
-            if group is not None:
-                self._groups[name] = group
-        self._protection.set_engines(e.group.path for e in engines.values() if e.group is not None)
-        self._protection.forget_but(self._groups.values())
-        self._protected = {n: why for n, why in self._protected.items() if n in self._groups}
-        for name in [name for name in self._quotas if self._groups.get(name) != old[name]]:
-            self._give_back(name, old[name])
-            self._forget_quota(engines.values(), name)
+        """The neighbours there are now, by name, and their cgroups; others get theirs back.
 
-    def respect(self, floors: Mapping[str, float], engines: Mapping[str, EngineWatch]) -> None:
-        """Give back every quota that is below its neighbour's floor, in cores by name."""
-        for name in [name for name, cores in self._quotas.items() if cores < floors.get(name, 0)]:
-            self._give_back(name, self._groups[name])
-            self._forget_quota(engines.values(), name)
-
-    def limitable(self, neighbours: tuple[NeighbourView, ...]) -> tuple[NeighbourView, ...]:
-        """Those that can be limited now: their group is known and nothing refused lately."""
-        now_ns = self._clock()
-        return tuple(
-            each
-            for each in neighbours
-            if each.name in self._groups
-            and each.name not in self._protected
-            and self._paused.get(each.name, 0) <= now_ns
+        `freezable`: the class of one of them allows a freeze.
+        """
+        found = {name: self.find_group(cgroup)[0] for name, cgroup in cgroups.items()}
+        self.neighbours.take_on(
+            {name: group for name, group in found.items() if group is not None},
+            [watch.group for watch in engines.values() if watch.group is not None],
+            freezable=freezable,
         )
-
-    def why_protected(self, name: str) -> str | None:
-        """Why a neighbour may not be limited, None if it may or that has not been asked yet."""
-        return self._protected.get(name)
-
-    def quota_of(self, name: str) -> float | None:
-        """The quota we hold on a neighbour."""
-        return self._quotas.get(name)
 
     def carry_out(
         self,
@@ -191,10 +159,7 @@ class Actuator:
 
     def check_limits(self, engines: Mapping[str, EngineWatch]) -> None:
         """Find limits that others wrote or undid, and let go of them."""
-        for name in {*self._quotas, *self._protected}:
-            if self._refuse(name) is not None and name in self._quotas:
-                self._give_back(name, self._groups[name])
-                self._forget_quota(engines.values(), name)
+        self.neighbours.check()
         try:
             noticed = self._limiter.check()
         except CgroupError as error:
@@ -222,7 +187,7 @@ class Actuator:
         except CgroupError as error:
             self.event("undo", "limits", {"reason": reason, "error": str(error)})
             return
-        self._quotas.clear()
+        self.neighbours.forget_all()
         if report.restored or report.kept or report.foreign:
             self.event("undo", "limits", {"reason": reason, "restored": len(report.restored)})
 
@@ -235,28 +200,25 @@ class Actuator:
             self.event("given_back", name, {"what": ", ".join(knobs), "reason": detail})
         if watch.group is not None and forbids_weight(watch.policy, watch.cpu.weight):
             self._give_back(name, watch.group)
-            watch.cpu = replace(watch.cpu, weight=None)
+            watch.cpu = replace(watch.cpu, weight=None, raised=False)
             self.event("given_back", name, {"what": "cpu_weight", "reason": detail})
 
-    def drop(self, watch: EngineWatch, others: Iterable[EngineWatch], now_ns: int) -> None:
+    def drop(self, watch: EngineWatch, others: Collection[EngineWatch], now_ns: int) -> None:
         """An engine is gone from the targets: give back what we hold for it and close it.
 
-        A quota stays where one of the `others` wants it too.
+        What neighbours are held to stays while there are `others`, whose calm ends it.
         """
         self.give_back_knobs(watch, now_ns)
         if watch.group is not None:
             self._give_back(watch.policy.name, watch.group)
-        for name in watch.cpu.quotas.keys() - {n for other in others for n in other.cpu.quotas}:
-            if name in self._quotas:
-                self._give_back(name, self._groups[name])
-                del self._quotas[name]
+        if not others and not watch.follows:
+            self.neighbours.give_all_back()
         watch.close()
 
     def reset(self) -> None:
         """An operator changed the mode: what others wrote before may be limited again."""
         self._limiter.reset()
-        self._paused.clear()
-        self._protected.clear()
+        self.neighbours.reset()
 
     def event(self, kind: str, subject: str, detail: Mapping[str, Any]) -> None:
         """Journal a change of state."""
@@ -302,59 +264,22 @@ class Actuator:
 
     def _set_limit(self, watch: EngineWatch, action: LimitAction, reason: str) -> str | None:
         """Carry one action out; why it was refused, or None."""
-        if isinstance(action, SetQuota | SetMemoryHigh):
-            why = self._refuse(action.target)
-            if why is not None:
-                return why
-        match action:
-            case SetWeight(weight=weight):
-                why = self._limit(watch.group, weight, None, reason)
-                if why is not None:
-                    watch.base_weight = None
-                    watch.cpu = replace(watch.cpu, weight=None)
-                return why
-            case SetQuota(target=target, cores=cores):
-                why = self._limit(self._groups.get(target), None, cores, reason)
-                if why is None:
-                    self._quotas[target] = cores
-                else:
-                    self._paused[target] = self._clock() + PAUSE_NS
-                return why
-            case SetMemoryHigh():
-                return "memory.high is not set yet"
-            case ReleaseLimit(target=target):
-                self._quotas.pop(target, None)
-                return self._release(self._groups.get(target) if target else watch.group)
-
-    def _refuse(self, name: str) -> str | None:
-        """Why nothing is set on a neighbour: whatever asks for a limit on one passes here."""
-        group = self._groups.get(name)
-        why = self._protection.why(group) if group is not None else None
-        if group is None or why is None:
-            self._protected.pop(name, None)
-            return None
-        if self._protected.get(name) != why:
-            self._protected[name] = why
-            self.event("protected", name, {"cgroup": group.path, "why": why})
-        return f"it is protected: {why}"
-
-    def _limit(
-        self, group: Group | None, weight: int | None, cores: float | None, reason: str
-    ) -> str | None:
+        if action.target:
+            return self.neighbours.do(action, reason)
+        group = watch.group
+        if isinstance(action, ReleaseLimit):
+            return self._release(group)
+        if not isinstance(action, SetWeight):
+            return "nothing but its weight is set on an engine"
         if group is None:
-            return "its cgroup is gone"
-        try:
-            if weight is not None:
-                held = self._limiter.set_weight(group, weight, reason)
-            else:
-                held = self._limiter.set_quota(group, cores, reason)
-        except CgroupError as error:
-            self.event("limit_refused", group.path, {"error": str(error)})
-            return str(error)
-        if isinstance(held, Foreign):
-            self.event("foreign_write", str(held.entry.file), {"found": held.found})
-            return f"somebody else wrote '{held.entry.file}'"
-        return None
+            why: str | None = "its cgroup is gone"
+        else:
+            weight, limiter = action.weight, self._limiter
+            why = attempt(lambda: limiter.set_weight(group, weight, reason), group, self.event)
+        if why is not None:
+            watch.base_weight = None
+            watch.cpu = replace(watch.cpu, weight=None, raised=False)
+        return why
 
     def _release(self, group: Group | None) -> str | None:
         if group is None:
@@ -374,19 +299,8 @@ class Actuator:
         for watch in engines.values():
             ours = watch.group is not None and watch.group.directory == file.parent
             if ours and file.name in WEIGHT_FILES.values():
-                watch.cpu = replace(watch.cpu, weight=None)
-        if file.name not in QUOTA_FILES.values():
-            return
-        for name, group in self._groups.items():
-            if group.directory == file.parent:
-                self._forget_quota(engines.values(), name)
-                self._paused[name] = self._clock() + PAUSE_NS
-
-    def _forget_quota(self, engines: Iterable[EngineWatch], name: str) -> None:
-        self._quotas.pop(name, None)
-        for watch in engines:
-            quotas = {other: held for other, held in watch.cpu.quotas.items() if other != name}
-            watch.cpu = replace(watch.cpu, quotas=quotas)
+                watch.cpu = replace(watch.cpu, weight=None, raised=False)
+        self.neighbours.let_go(file)
 
     def _tell_ack(self, tag: int, ack: str, ack_ns: int, detail: str) -> None:
         self._channel.send(

@@ -1,16 +1,26 @@
-"""When neighbours take an engine's CPU: its weight first, then quotas on them, and the way back.
+"""When others take an engine's CPU: its weight first, then limits on them, and the way back.
 
 Raising the weight is work-conserving: on a real vLLM it alone brought the gap P99 from 80 ms back
-to 19 ms, and the neighbours kept what the engine left. So it comes first, a quota only when weight
-is not enough, and both are given back when they are no longer needed (docs/decisions.md).
+to 19 ms, and the neighbours kept what the engine left. So it comes first, quotas and freezes on
+neighbours (`neighbour_limits`) only when weight is not enough, and all are given back when they are
+no longer needed (docs/decisions.md).
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from controller.actions import Action, Proposal, ReleaseLimit, SetQuota, SetWeight
+from controller.actions import Proposal, ReleaseLimit, SetWeight
 from controller.attribution import OUTSIDE, Cause
+from controller.neighbour_limits import (
+    QUIET_CORES,
+    WEIGHT_BAND,
+    WEIGHT_EVERY_NS,
+    Hold,
+    NeighbourView,
+    relax,
+    tighten,
+    weigh_tenants,
+)
 from controller.signals import Signals
 
 WEIGHT_FACTOR: Final = 10
@@ -20,40 +30,22 @@ WEIGHT_DWELL_NS: Final = 250_000_000
 QUOTA_AFTER_NS: Final = 1_000_000_000
 """How long the highest weight may fail to help before quotas come; calm for as long is help."""
 
-BLAME_SHARE: Final = 0.5
-"""Neighbours that used less CPU than this share of what the engine waited are not to blame."""
-
-QUOTA_DWELL_NS: Final = 500_000_000
-QUOTA_CUT: Final = 0.5
-QUOTA_GROWTH: Final = 1.25
-RELAX_AFTER_NS: Final = 5_000_000_000
-RELAX_EVERY_NS: Final = 1_000_000_000
 RELEASE_AFTER_NS: Final = 10_000_000_000
 IDLE_AFTER_NS: Final = 60_000_000_000
 """Without traffic for this long the weight goes back even if neighbours burn: nobody needs it. A
 shorter lull is part of the load, and giving up in it would make the next burst pay again."""
 
-QUIET_CORES: Final = 0.05
-"""Neighbours that use less than this together need no holding down."""
-
-
-@dataclass(frozen=True, slots=True)
-class NeighbourView:
-    """A neighbour as the law sees it: what it uses, in cores, and how far it may be limited."""
-
-    name: str
-    used_cores: float
-    min_cores: float
-
 
 @dataclass(frozen=True, slots=True)
 class CpuMemory:
-    """What is in force, and since when."""
+    """What is in force for an engine, and since when; `hold` is shared by all engines."""
 
     weight: int | None = None
     weight_ns: int = 0
-    quotas: Mapping[str, float] = field(default_factory=dict)
-    quota_ns: int = 0
+    raised: bool = False
+    """Whether `weight` is the ladder's; otherwise it is the engine's own as a tenant."""
+
+    hold: Hold = field(default_factory=Hold)
     calm_ns: int | None = None
     """Since when nothing was at risk, None while something is."""
 
@@ -65,12 +57,18 @@ class CpuMemory:
 
 @dataclass(frozen=True, slots=True)
 class CpuView:
-    """What can be done: `base_weight` is the weight without us, None if it can't be set."""
+    """What can be done: `base_weight` is the weight without us, None if it can't be set.
+
+    `max_weight` is the least of what the policy allows and what the other engines leave
+    (`node_budget`); `tenant_weight` is what the engine has by itself as a tenant, None if it is
+    none.
+    """
 
     base_weight: int | None
     max_weight: int
     cpus: int
     neighbours: tuple[NeighbourView, ...] = ()
+    tenant_weight: int | None = None
 
 
 def decide_cpu(
@@ -86,13 +84,36 @@ def decide_cpu(
     elif memory.idle_ns is None:
         memory = replace(memory, idle_ns=now_ns)
     if cause is not Cause.NONE and cause not in OUTSIDE:
-        memory = replace(memory, calm_ns=None)
-        if cause is Cause.NEIGHBOUR_CPU:
-            return _tighten(view, memory, signals)
-        return memory, None
-    if memory.calm_ns is None:
-        memory = replace(memory, calm_ns=now_ns)
-    return _relax(view, memory, signals)
+        hold = replace(memory.hold, need_ns=now_ns)
+        memory = replace(memory, calm_ns=None, hold=hold)
+        step = _tighten if cause is Cause.NEIGHBOUR_CPU else _keep
+    else:
+        memory = replace(memory, calm_ns=now_ns if memory.calm_ns is None else memory.calm_ns)
+        step = _relax
+    lowered = _lower(view, memory, now_ns)
+    if lowered is not None:
+        return lowered
+    memory, proposal = step(view, memory, signals)
+    return (memory, proposal) if proposal is not None else _weigh(view, memory, now_ns)
+
+
+def _keep(view: CpuView, memory: CpuMemory, signals: Signals) -> tuple[CpuMemory, Proposal | None]:
+    """Something else is wrong: nothing is tightened for it, and nothing relaxed."""
+    return memory, None
+
+
+def _lower(
+    view: CpuView, memory: CpuMemory, now_ns: int
+) -> tuple[CpuMemory, Proposal | None] | None:
+    """A weight that other engines leave no room for any more, down to what they do leave."""
+    held = memory.weight
+    if held is None or not memory.raised or not 0 < view.max_weight < held:
+        return None
+    if now_ns - memory.weight_ns < WEIGHT_DWELL_NS:
+        return None
+    reason = "the engines that share its CPUs want more than there is: each gets its part"
+    changed = replace(memory, weight=view.max_weight, weight_ns=now_ns)
+    return changed, Proposal((SetWeight(view.max_weight, held),), reason)
 
 
 def _tighten(
@@ -111,62 +132,71 @@ def _tighten(
             if now_ns - memory.weight_ns < WEIGHT_DWELL_NS:
                 return memory, None
             raised = min(view.max_weight, weight * WEIGHT_FACTOR)
-            changed = replace(memory, weight=raised, weight_ns=now_ns)
+            changed = replace(memory, weight=raised, weight_ns=now_ns, raised=True)
             return changed, Proposal((SetWeight(raised, weight),), reason)
     failing_since_ns = max(memory.weight_ns, memory.trouble_ns or now_ns)
-    if now_ns - failing_since_ns < QUOTA_AFTER_NS or now_ns - memory.quota_ns < QUOTA_DWELL_NS:
+    if now_ns - failing_since_ns < QUOTA_AFTER_NS:
         return memory, None
-    used_ns = sum(each.used_cores for each in view.neighbours) * signals.window_ns
-    if used_ns < BLAME_SHARE * signals.kernel.wait_other_ns:
-        return memory, None  # others, whom the policy does not name, hold the CPU
-    quotas = dict(memory.quotas)
-    actions: list[Action] = []
-    for each in view.neighbours:
-        old = quotas.get(each.name)
-        # what it uses now, not what it may use: a quota above use changes nothing
-        most = min(each.used_cores, old or view.cpus)
-        cut = max(each.min_cores, QUOTA_CUT * most)
-        if each.used_cores > QUIET_CORES / 2 and cut < most:
-            quotas[each.name] = cut
-            actions.append(SetQuota(each.name, cut, old))
+    hold, actions = tighten(
+        view.neighbours,
+        view.cpus,
+        memory.hold,
+        signals.kernel.wait_other_ns,
+        signals.window_ns,
+        now_ns,
+    )
     if not actions:
         return memory, None
-    changed = replace(memory, quotas=quotas, quota_ns=now_ns)
-    return changed, Proposal(tuple(actions), f"{reason}, and its weight is not enough")
+    why = f"{reason}, and its weight is not enough"
+    return replace(memory, hold=hold), Proposal(actions, why)
 
 
 def _relax(view: CpuView, memory: CpuMemory, signals: Signals) -> tuple[CpuMemory, Proposal | None]:
     now_ns = signals.now_ns
-    calm_for_ns = now_ns - (memory.calm_ns if memory.calm_ns is not None else now_ns)
-    if memory.trouble_ns is not None and calm_for_ns >= QUOTA_AFTER_NS:
+    calm_ns = now_ns - (memory.calm_ns if memory.calm_ns is not None else now_ns)
+    if memory.trouble_ns is not None and calm_ns >= QUOTA_AFTER_NS:
         memory = replace(memory, trouble_ns=None)
-    if memory.quotas:
-        if calm_for_ns < RELAX_AFTER_NS or now_ns - memory.quota_ns < RELAX_EVERY_NS:
-            return memory, None
-        return _grow_quotas(view, memory, now_ns, calm_for_ns)
-    if memory.weight is None or calm_for_ns < RELEASE_AFTER_NS:
+    all_calm_ns = min(calm_ns, now_ns - memory.hold.need_ns)
+    hold, actions, why = relax(view.neighbours, view.cpus, memory.hold, all_calm_ns, now_ns)
+    if actions:
+        return replace(memory, hold=hold), Proposal(actions, why)
+    if memory.hold.quotas or memory.weight is None or not memory.raised:
         return memory, None
     used = sum(each.used_cores for each in view.neighbours)
     idle = memory.idle_ns is not None and now_ns - memory.idle_ns >= IDLE_AFTER_NS
-    if used >= QUIET_CORES and not idle:
+    if calm_ns < RELEASE_AFTER_NS or (used >= QUIET_CORES and not idle):
         return memory, None  # they would take it again at once
     why = "the engine has no traffic" if idle else "its neighbours are quiet"
-    action = ReleaseLimit("", "cpu_weight", memory.weight)
-    return replace(memory, weight=None, weight_ns=now_ns), Proposal((action,), why)
+    own = view.tenant_weight
+    action = (
+        ReleaseLimit("", "cpu_weight", memory.weight)
+        if own is None
+        else SetWeight(own, memory.weight)
+    )
+    changed = replace(memory, weight=own, weight_ns=now_ns, raised=False)
+    return changed, Proposal((action,), why)
 
 
-def _grow_quotas(
-    view: CpuView, memory: CpuMemory, now_ns: int, calm_for_ns: int
-) -> tuple[CpuMemory, Proposal]:
-    present = {each.name: each for each in view.neighbours}
-    quotas: dict[str, float] = {}
-    actions: list[Action] = []
-    for name, cores in memory.quotas.items():
-        grown = cores * QUOTA_GROWTH
-        if grown >= view.cpus or name not in present:
-            actions.append(ReleaseLimit(name, "cpu_quota", cores))
-        else:
-            quotas[name] = grown
-            actions.append(SetQuota(name, grown, cores))
-    reason = f"nothing was at risk for {calm_for_ns / 1e9:.0f} s"
-    return replace(memory, quotas=quotas, quota_ns=now_ns), Proposal(tuple(actions), reason)
+def _weigh(view: CpuView, memory: CpuMemory, now_ns: int) -> tuple[CpuMemory, Proposal | None]:
+    """The weights that tenants have by themselves, the engine's own and its neighbours'."""
+    hold, actions = weigh_tenants(view.neighbours, memory.hold, now_ns)
+    memory = replace(memory, hold=hold)
+    own, held = view.tenant_weight, memory.weight
+    if view.base_weight is not None and not memory.raised:
+        if own is None and held is not None:
+            actions = (*actions, ReleaseLimit("", "cpu_weight", held))
+            memory = replace(memory, weight=None, weight_ns=now_ns)
+        elif own is not None and _is_off(own, held) and _is_due(memory, now_ns):
+            actions = (*actions, SetWeight(own, held or view.base_weight))
+            memory = replace(memory, weight=own, weight_ns=now_ns)
+    if not actions:
+        return memory, None
+    return memory, Proposal(actions, "tenants' weights, by how they meet their SLO and use memory")
+
+
+def _is_off(own: int, held: int | None) -> bool:
+    return held is None or abs(own - held) > WEIGHT_BAND * held
+
+
+def _is_due(memory: CpuMemory, now_ns: int) -> bool:
+    return now_ns - memory.weight_ns >= WEIGHT_EVERY_NS

@@ -6,7 +6,6 @@ functions of `cpu_limits` and `batching`; here is only the order, the clock and 
 
 import selectors
 import time
-from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any, Final, Protocol
@@ -17,13 +16,15 @@ from controller.actions import Proposal
 from controller.actuator import Actuator
 from controller.backpressure import Queues
 from controller.batching import BatchMemory
-from controller.cpu_limits import CpuMemory, NeighbourView
+from controller.cpu_limits import CpuMemory
 from controller.engines.client import EngineClient
 from controller.engines.link import EngineLink
 from controller.figures import Figures
 from controller.hands import Hands
 from controller.limits.cgroup import CgroupError
 from controller.limits.cpu import read_throttling
+from controller.neighbour_watch import NeighbourWatch
+from controller.node import Node
 from controller.policy import policy_from_json
 from controller.policy_model import Engine, Mode, Policy
 from controller.rank_watches import RankWatches
@@ -34,7 +35,7 @@ from controller.signals import Signals
 from controller.timing import Timing
 from controller.warm import SAVE_NS, Learnt, parse_learnt
 from controller.watch import THROTTLING_EVERY_NS, EngineWatch
-from controller.wire import Channel, EngineTarget, Message, NeighbourTarget, parse_targets
+from controller.wire import Channel, EngineTarget, Message, parse_targets
 
 STATUS_EVERY_NS: Final = 250_000_000
 LIMITS_EVERY_NS: Final = 1_000_000_000
@@ -51,7 +52,6 @@ NOT_THE_SAME: Final = frozenset({"engine_restarted", "engine_changed", "engine_l
 PAUSED_NS: Final = 2_000_000_000
 """A tick that comes so late follows a pause: we were stopped, or the machine was."""
 
-USE_WINDOW_NS: Final = 1_000_000_000
 LATE_NS: Final = 5_000_000
 
 
@@ -63,25 +63,6 @@ class Edges(Protocol):
 
     def consume(self) -> int:
         """Hand on all there are; returns how many."""
-
-
-class _Neighbour:
-    """A neighbour's recent CPU use."""
-
-    def __init__(self, target: NeighbourTarget) -> None:
-        self.target = target
-        self.runs: deque[tuple[int, int]] = deque()
-
-    def used_cores(self) -> float:
-        if len(self.runs) < 2:
-            return 0.0
-        (first_ns, first), (last_ns, last) = self.runs[0], self.runs[-1]
-        return (last - first) / (last_ns - first_ns) if last_ns > first_ns else 0.0
-
-    def take(self, now_ns: int, run_ns: int) -> None:
-        self.runs.append((now_ns, run_ns))
-        while len(self.runs) > 2 and self.runs[1][0] <= now_ns - USE_WINDOW_NS:
-            self.runs.popleft()
 
 
 class Loop:
@@ -107,7 +88,8 @@ class Loop:
         self._hands = Hands(channel, actuator)
         self._engines: dict[str, EngineWatch] = {}
         self._ranks = RankWatches()
-        self._neighbours: dict[str, _Neighbour] = {}
+        self._neighbours: dict[str, NeighbourWatch] = {}
+        self._node = Node(cpus)
         self._rows: set[int] = set()
         self._edge_ns: int | None = None
         self._injected: tuple[float, int] = (0.0, 0)
@@ -172,6 +154,7 @@ class Loop:
         """One round: collect, decide, actuate, and what is due beside that."""
         edge_ns, self._edge_ns = self._edge_ns, None
         self._actuator.heartbeat(now_ns)
+        self._actuator.neighbours.follow_freezes()
         if self._ticks and now_ns - self._last_tick_ns >= PAUSED_NS:
             self._resume(now_ns)
         seen = self._collect(now_ns)
@@ -219,6 +202,7 @@ class Loop:
         self._give_back("the controller stops")
         for watch in self._all():
             watch.close()
+        self._node.close()
         self._selector.close()
 
     def _resume(self, now_ns: int) -> None:
@@ -232,7 +216,7 @@ class Loop:
         neighbours_ns = 0
         for each in self._neighbours.values():
             run_ns = self._reader.counters(each.target.row).run_ns
-            each.take(now_ns, run_ns)
+            each.take(now_ns, run_ns, self._actuator.neighbours.is_held(each.target.name))
             neighbours_ns += run_ns
         value, until_ns = self._injected
         injected = value if now_ns < until_ns else 0.0
@@ -260,16 +244,16 @@ class Loop:
 
     def _face(self, seen: list[tuple[EngineWatch, Signals]]) -> list[tuple[EngineWatch, Inputs]]:
         """All that is to be decided on."""
-        limitable = self._actuator.limitable(
-            tuple(
-                NeighbourView(each.target.name, each.used_cores(), each.target.min_cores)
-                for each in self._neighbours.values()
-                if each.target.limit and each.target.cgroup is not None
-            )
+        hands, node = self._actuator.neighbours, self._node
+        node.look(self._policy, seen, self._neighbours.values(), hands.groups)
+        limitable = hands.limitable(
+            each.view(node.tenants.get(each.target.name))
+            for each in self._neighbours.values()
+            if each.target.limit and each.target.cgroup is not None
         )
         pressure = self._policy.controller.neighbour_pressure
         return [
-            (watch, watch.inputs(self._mode, signals, pressure, self._cpus, limitable))
+            (watch, watch.inputs(self._mode, signals, pressure, node.view(watch, limitable)))
             for watch, signals in seen
         ]
 
@@ -279,8 +263,12 @@ class Loop:
         if self._mode == "observe":
             return []
         decisions = []
-        for watch, inputs in faced:
+        hands = self._actuator.neighbours
+        for watch, faced_with in faced:
+            # what the engine before decided about the neighbours holds for this one too
+            inputs = replace(faced_with, cpu=replace(faced_with.cpu, hold=hands.hold))
             watch.cpu, proposal = decide_cpu_of(inputs)
+            hands.hold = watch.cpu.hold
             if proposal is not None:
                 decisions.append((watch, inputs, proposal))
             watch.core, proposal = decide_batch_of(inputs)
@@ -405,12 +393,12 @@ class Loop:
         self._follow_links(self._clock())
         for each in neighbours:
             before = known.get(each.name)
-            self._neighbours[each.name] = made = _Neighbour(each)
-            if before and (before.target.row, before.target.cgroup) == (each.row, each.cgroup):
-                made.runs = before.runs
+            self._neighbours[each.name] = NeighbourWatch(each, before)
         limitable = {each.name: each.cgroup if each.limit else None for each in neighbours}
-        self._actuator.set_neighbours(limitable, self._engines)
-        self._actuator.respect({each.name: each.min_cores for each in neighbours}, self._engines)
+        freezable = [each.name for each in neighbours if each.limit and each.freeze_ms]
+        self._actuator.set_neighbours(limitable, self._engines, freezable=bool(freezable))
+        floors = {each.name: each.min_cores for each in neighbours}
+        self._actuator.neighbours.respect(floors, freezable)
         self._rows = {watch.row for watch in self._engines.values()}
 
     def _all(self) -> list[EngineWatch]:
@@ -468,6 +456,7 @@ class Loop:
         if self._mode == "control":
             self._give_back(f"mode {mode}: {reason}")
         self._actuator.reset()
+        self._actuator.neighbours.forget_all()
         for watch in self._all():
             watch.cpu = CpuMemory()
             watch.core = replace(watch.core, batch=BatchMemory(), trial=Trial())
@@ -495,10 +484,7 @@ class Loop:
                 for name, watch in self._engines.items()
             },
             "neighbours": {
-                name: {
-                    "used_cores": each.used_cores(),
-                    "quota_cores": self._actuator.quota_of(name),
-                }
+                name: each.status() | self._actuator.neighbours.status(name)
                 for name, each in self._neighbours.items()
             },
             "loop": {

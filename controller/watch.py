@@ -11,7 +11,7 @@ from controller.attribution import MEANING, Cause, Verdict, attribute
 from controller.backpressure import Backpressure, Queues, backpressure, send_pressure
 from controller.batching import BatchMemory, BatchView
 from controller.core import CoreState, learn_steps
-from controller.cpu_limits import CpuMemory, CpuView, NeighbourView
+from controller.cpu_limits import CpuMemory, CpuView
 from controller.engines.link import OWNER, EngineLink
 from controller.engines.page import STEP_SLOTS, EngineNow, Step
 from controller.figures import Figures
@@ -196,13 +196,10 @@ class EngineWatch:
         mode: Mode,
         signals: Signals,
         neighbour_pressure: float,
-        cpus: int,
-        limitable: tuple[NeighbourView, ...],
+        cpu_view: CpuView,
     ) -> Inputs:
         """All that is to be decided on at this tick."""
         policy, link = self.policy, self.link
-        weighable = self.base_weight is not None and policy.limits.cpu_weight_max > 0
-        weight = self.base_weight if weighable else None
         batch_view = None
         decidable = self.by_hand is None and link is not None and link.can_set
         if decidable and link is not None and link.hello is not None:
@@ -220,7 +217,7 @@ class EngineWatch:
             neighbour_pressure,
             signals,
             self.verdict.cause,
-            CpuView(weight, policy.limits.cpu_weight_max, cpus, () if self.follows else limitable),
+            cpu_view,
             self.cpu,
             batch_view,
             self.core,

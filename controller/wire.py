@@ -30,13 +30,21 @@ class EngineTarget:
 
 @dataclass(frozen=True, slots=True)
 class NeighbourTarget:
-    """A neighbour as discovery found it; `limit` says whether it may be limited."""
+    """A neighbour as discovery found it; `limit` says whether it may be limited.
+
+    How far is its class's business; `weight` is its base weight as a tenant, 0 for none.
+    """
 
     name: str
     row: int
     cgroup: str | None
     limit: bool
     min_cores: float
+    service_class: str = ""
+    cpu_share: float = 1.0
+    freeze_ms: int = 0
+    retry_ms: int = 1000
+    weight: int = 0
 
 
 class Channel:
@@ -104,7 +112,7 @@ def targets_message(
     return {
         "type": "targets",
         "engines": [[e.name, e.row, e.cgroup] for e in engines],
-        "neighbours": [[n.name, n.row, n.cgroup, n.limit, n.min_cores] for n in neighbours],
+        "neighbours": [[getattr(n, name) for name in type(n).__slots__] for n in neighbours],
     }
 
 

@@ -12,7 +12,7 @@ A freeze is held like a limit until its deadline, and made by the freezer, which
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -144,15 +144,18 @@ class Limiter:
         """End the freezer, which thaws first. Limits stay until they are released."""
         self._freezes.close()
 
-    def release(self, group: Group) -> Report:
-        """Put the group's files back; what could not be put back stays held and is in the report.
+    def release(self, group: Group, files: Collection[str] | None = None) -> Report:
+        """Put the group's files back, or those called so; what could not be put back stays held.
 
-        Raises `CgroupError` only if the undo list cannot be used.
+        It is in the report. Raises `CgroupError` only if the undo list cannot be used.
         """
         with self._holds.listed() as listed:
             ours = {held.slot for held in self.held() if held.group == group}
             return self._holds.release(
-                slot for slot in listed if slot in ours or slot[0].parent == group.directory
+                slot
+                for slot in listed
+                if (slot in ours or slot[0].parent == group.directory)
+                and (files is None or slot[0].name in files)
             )
 
     def release_all(self) -> Report:

@@ -8,6 +8,7 @@ from typing import Protocol, cast
 from bpf.layout import Counters
 from controller.actions import Proposal, ReleaseKnobs, SetKnobs
 from controller.batching import BUDGET
+from controller.cpu_limits import CpuView
 from controller.engines.contract import Hello, Knob
 from controller.engines.link import EngineLink
 from controller.engines.page import EngineNow, Step
@@ -138,7 +139,7 @@ class Ours:
         link.now, link.fresh = seen.engine, seen.steps
         pressure = self._controller.neighbour_pressure
         signals = watch.take(seen.now_ns, seen.counters, 0, 0.0, pressure)
-        inputs = watch.inputs("control", signals, pressure, 1, ())
+        inputs = watch.inputs("control", signals, pressure, CpuView(None, 0, 1))
         watch.core, proposal = decide_batch_of(inputs)
         self._heard(inputs, proposal)
         if proposal is None:

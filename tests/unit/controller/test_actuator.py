@@ -18,10 +18,11 @@ from controller.actions import (
 )
 from controller.actuator import Actuator
 from controller.attribution import Cause
-from controller.cpu_limits import CpuMemory, NeighbourView
+from controller.cpu_limits import CpuMemory
 from controller.limits import cpu
 from controller.limits.limiter import Limiter
 from controller.limits.undo import run_undo
+from controller.neighbour_limits import NeighbourView
 from controller.policy_model import Engine, Match, Mode
 from controller.watch import EngineWatch
 
@@ -61,8 +62,9 @@ class Lab:
                 case SetWeight(weight=weight):
                     self.engine.cpu = replace(cpu_memory, weight=weight)
                 case SetQuota(target=target, cores=cores):
-                    quotas = {**cpu_memory.quotas, target: cores}
-                    self.engine.cpu = replace(cpu_memory, quotas=quotas)
+                    hands = self.actuator.neighbours
+                    quotas = {**hands.hold.quotas, target: cores}
+                    hands.hold = replace(hands.hold, quotas=quotas)
         self.actuator.carry_out(
             self.engine, mode, Cause.NEIGHBOUR_CPU, Proposal(actions, "why"), edge_ns
         )
@@ -76,9 +78,13 @@ class Lab:
     def events(self) -> list[tuple[str, str]]:
         return [(each["kind"], each["subject"]) for each in self.agent.of("event")]
 
+    def quota_of(self, name: str) -> float | None:
+        quota: float | None = self.actuator.neighbours.status(name)["quota_cores"]
+        return quota
+
     def limitable(self) -> list[str]:
         views = tuple(NeighbourView(name, 1.0, 0.1) for name in ("n1", "n2"))
-        return [each.name for each in self.actuator.limitable(views)]
+        return [each.name for each in self.actuator.neighbours.limitable(views)]
 
     def close(self) -> None:
         self.agent.close()
@@ -151,11 +157,11 @@ def test_quotas_are_set_with_one_answer_and_given_back(lab: Lab) -> None:
     lab.do(SetQuota("n1", 0.5, None), SetQuota("n2", 0.25, None))
     assert lab.ack() == ("applied", "")
     assert [lab.cgroups.quota(name) for name in ("n1", "n2")] == [0.5, 0.25]
-    assert [lab.actuator.quota_of(name) for name in ("n1", "n2")] == [0.5, 0.25]
+    assert [lab.quota_of(name) for name in ("n1", "n2")] == [0.5, 0.25]
     lab.do(ReleaseLimit("n1", "cpu_quota", 0.5), SetQuota("n2", 0.3, 0.25))
     assert lab.ack() == ("applied", "")
     assert [lab.cgroups.quota(name) for name in ("n1", "n2")] == [None, 0.3]
-    assert lab.actuator.quota_of("n1") is None
+    assert lab.quota_of("n1") is None
 
 
 def test_one_refusal_makes_the_whole_decision_refused_and_says_why(lab: Lab) -> None:
@@ -177,7 +183,7 @@ def test_a_weight_that_is_refused_is_not_tried_again_but_quotas_stay_known(lab: 
     assert lab.ack()[0] == "refused"
     assert lab.engine.base_weight is None
     assert lab.engine.cpu.weight is None
-    assert lab.engine.cpu.quotas == {"n1": 0.5}
+    assert lab.actuator.neighbours.hold.quotas == {"n1": 0.5}
 
 
 def test_what_somebody_else_wrote_is_left_to_them(lab: Lab) -> None:
@@ -189,8 +195,8 @@ def test_what_somebody_else_wrote_is_left_to_them(lab: Lab) -> None:
     files = [str(lab.cgroups.root / each) for each in ("engine/cpu.weight", "n1/cpu.max")]
     assert lab.events() == [("foreign_write", file) for file in files]
     assert lab.engine.cpu.weight is None
-    assert lab.engine.cpu.quotas == {"n2": 0.5}
-    assert lab.actuator.quota_of("n1") is None
+    assert lab.actuator.neighbours.hold.quotas == {"n2": 0.5}
+    assert lab.quota_of("n1") is None
     assert lab.limitable() == ["n2"]
     lab.do(SetWeight(1000, 100))
     assert lab.ack() == ("refused", f"somebody else wrote '{files[0]}'")
@@ -226,7 +232,7 @@ def test_a_neighbour_that_is_no_longer_one_gets_its_quota_back(lab: Lab) -> None
     lab.neighbours("n2")
     assert lab.cgroups.quota("n1") is None
     assert lab.cgroups.quota("n2") == 0.5
-    assert lab.engine.cpu.quotas == {"n2": 0.5}
+    assert lab.actuator.neighbours.hold.quotas == {"n2": 0.5}
     assert lab.limitable() == ["n2"]
 
 
@@ -235,7 +241,7 @@ def test_a_neighbour_that_moved_gets_its_quota_back_where_it_was(lab: Lab) -> No
     lab.do(SetQuota("n1", 0.5, None))
     lab.actuator.set_neighbours({"n1": "/elsewhere"}, lab.engines)
     assert lab.cgroups.untouched()
-    assert lab.engine.cpu.quotas == {}
+    assert lab.actuator.neighbours.hold.quotas == {}
     lab.do(SetQuota("n1", 0.5, None))
     assert lab.cgroups.quota("elsewhere") == 0.5
 
@@ -247,14 +253,15 @@ def test_a_neighbour_without_a_cgroup_of_its_own_is_not_limited(lab: Lab) -> Non
     assert lab.ack() == ("refused", "its cgroup is gone")
 
 
-def test_an_engine_that_is_gone_gives_back_all_but_what_others_want(lab: Lab) -> None:
+def test_what_neighbours_are_held_to_outlives_an_engine_but_not_the_last(lab: Lab) -> None:
     lab.do(SetWeight(1000, 100))
     lab.do(SetQuota("n1", 0.5, None), SetQuota("n2", 0.5, None))
-    lab.other.cpu = replace(lab.other.cpu, quotas={"n2": 0.5})
     lab.actuator.drop(lab.engine, [lab.other], time.monotonic_ns())
     assert lab.cgroups.weight("engine") == 100
-    assert lab.cgroups.quota("n1") is None
-    assert lab.cgroups.quota("n2") == 0.5
+    assert [lab.cgroups.quota(name) for name in ("n1", "n2")] == [0.5, 0.5]
+    lab.actuator.drop(lab.other, [], time.monotonic_ns())
+    assert lab.cgroups.untouched()
+    assert lab.actuator.neighbours.hold.quotas == {}
 
 
 def test_everything_is_given_back_at_once(lab: Lab) -> None:
@@ -262,7 +269,7 @@ def test_everything_is_given_back_at_once(lab: Lab) -> None:
     lab.do(SetQuota("n1", 0.5, None))
     lab.actuator.give_back_limits("the controller stops")
     assert lab.cgroups.untouched()
-    assert lab.actuator.quota_of("n1") is None
+    assert lab.quota_of("n1") is None
     (event,) = lab.agent.of("event")
     assert event["kind"] == "undo"
     assert event["detail"] == {"reason": "the controller stops", "restored": 2}

@@ -13,15 +13,13 @@ from controller.attribution import OUTSIDE, Cause
 from controller.cpu_limits import (
     IDLE_AFTER_NS,
     QUOTA_AFTER_NS,
-    QUOTA_DWELL_NS,
-    RELAX_AFTER_NS,
     RELEASE_AFTER_NS,
     WEIGHT_DWELL_NS,
     CpuMemory,
     CpuView,
-    NeighbourView,
     decide_cpu,
 )
+from controller.neighbour_limits import QUOTA_DWELL_NS, RELAX_AFTER_NS, NeighbourView
 from controller.signals import Signals
 
 from .situations import SECOND, stolen, window
@@ -361,7 +359,7 @@ class AnyLoad(RuleBasedStateMachine):
     def limits_are_within_their_bounds(self) -> None:
         ladder = self.ladder
         assert ladder.memory.weight == ladder.weight
-        assert ladder.memory.quotas == ladder.quotas
+        assert ladder.memory.hold.quotas == ladder.quotas
         if ladder.weight is not None:
             assert 100 < ladder.weight <= ladder.max_weight
         least = {each.name: each.min_cores for each in ladder.neighbours}
@@ -375,3 +373,34 @@ class AnyLoad(RuleBasedStateMachine):
 
 TestAnyLoad = AnyLoad.TestCase
 TestAnyLoad.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+
+
+def test_a_weight_that_other_engines_leave_no_room_for_is_lowered() -> None:
+    ladder = Ladder()
+    ladder.press(1)
+    assert ladder.weight == 10_000
+    ladder.max_weight = 1100
+    ladder.press(1)
+    assert ladder.weight == 1100
+    ladder.max_weight = 10_000
+    ladder.press(1)
+    assert ladder.weight == 10_000
+
+
+def test_a_tenant_s_weight_is_its_own_and_the_ladder_goes_back_to_it() -> None:
+    view = CpuView(100, 10_000, CPUS, (burner(used=0.0),), tenant_weight=120)
+    now_ns = 1000 * SECOND
+    memory, proposal = decide_cpu(view, CpuMemory(), replace(BUSY, now_ns=now_ns), Cause.NONE)
+    assert proposal is not None
+    assert proposal.actions == (SetWeight(120, 100),)
+    now_ns += SECOND
+    pressed = replace(stolen(), now_ns=now_ns)
+    memory, proposal = decide_cpu(view, memory, pressed, Cause.NEIGHBOUR_CPU)
+    assert proposal is not None
+    assert proposal.actions == (SetWeight(1200, 120),)
+    for after in (1, 2 * RELEASE_AFTER_NS):
+        calm = replace(BUSY, now_ns=now_ns + after)
+        memory, proposal = decide_cpu(view, memory, calm, Cause.NONE)
+    assert proposal is not None
+    assert proposal.actions == (SetWeight(120, 1200),)
+    assert not memory.raised

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from bpf.layout import Counters
 from controller.actions import SetKnobs
 from controller.core import GIVE_BACK_NS, IDLE_NS
+from controller.cpu_limits import CpuView
 from controller.engines.contract import Knob
 from controller.engines.link import HELD_RETRY_NS, LEFT_ALONE_NS, OWNER
 from controller.engines.page import EngineNow, PageWriter, Step
@@ -658,7 +659,7 @@ def test_whatever_pages_and_counters_say_what_is_sent_is_in_range_and_comes_to_r
 def decide_on(watch: EngineWatch, now_ns: int, counters: Counters) -> bool:
     """Decide as the loop does; whether a knob was changed. What would be sent must be sendable."""
     signals = watch.take(now_ns, counters, 0, 0.0, 0.1)
-    inputs = watch.inputs("control", signals, 0.1, 2, ())
+    inputs = watch.inputs("control", signals, 0.1, CpuView(None, 0, 2))
     watch.core, proposal = decide_batch_of(inputs)
     json.dumps(watch.status())
     if proposal is None:

@@ -10,8 +10,9 @@ import pytest
 from bpf.layout import Counters
 from controller.actions import Proposal, changes_of
 from controller.attribution import Cause
-from controller.cpu_limits import CpuMemory, CpuView, NeighbourView
+from controller.cpu_limits import CpuMemory, CpuView
 from controller.journal import Decision, Journal, JournalReader, Recorded
+from controller.neighbour_limits import NeighbourView
 from controller.policy_model import (
     Controller,
     Engine,
