@@ -27,6 +27,7 @@ from agent.exporter import metrics_server
 from agent.gpu import Gpus
 from agent.gpu_metrics import GpuFigures
 from agent.gpu_owners import Owners
+from agent.gateway import gateway_routes
 from agent.history import Moment
 from agent.http import HttpError, unix_server
 from agent.judge import Judge
@@ -176,8 +177,11 @@ class Daemon:
                     max_body=MAX_POLICY_BODY_BYTES,
                 )
                 undo.callback(self._admin.stop)
-                page = page_routes(PageAnswer(view, self._columns, self._gpus.heat.answer))
-                self._metrics = metrics_server(agent, registry, self._healthz, page)
+                more = {
+                    **page_routes(PageAnswer(view, self._columns, self._gpus.heat.answer)),
+                    **gateway_routes(self._loads),
+                }
+                self._metrics = metrics_server(agent, registry, self._healthz, more)
             except HttpError as error:
                 raise StartError(str(error)) from None
             undo.pop_all()
@@ -483,6 +487,11 @@ class Daemon:
     def _ask_mode(self, mode: Mode, reason: str) -> None:
         self._mode_asked = (mode, reason)
         self._wake()
+
+    def _loads(self) -> Mapping[str, Mapping[str, Any] | None]:
+        """What each engine says of its load now."""
+        statuses = {e.name: self._state.engine_status(e.name) for e in self._policy.engines}
+        return {name: each["now"] if each is not None else None for name, each in statuses.items()}
 
     def _inject(self, value: float, seconds: float, reason: str) -> bool:
         message = {"type": "inject", "value": value, "duration_ms": seconds * 1e3}

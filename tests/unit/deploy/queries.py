@@ -68,6 +68,17 @@ def dashboards() -> list[Query]:
     ]
 
 
+def scalers() -> list[Query]:
+    """What the examples for autoscalers ask."""
+    found = []
+    for path in sorted((ROOT / "deploy" / "kubernetes").glob("*.yaml")):
+        text = path.read_text()
+        found += [
+            Query(path.name, each) for each in re.findall(r"(?:query|metricsQuery): (.+)", text)
+        ]
+    return found
+
+
 def _expressions(dashboard: Any) -> Iterator[tuple[str, str]]:
     for panel in dashboard["panels"]:
         for target in panel.get("targets", []):

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.docs.test_metrics_doc import families
 
-from .queries import ROOT, RULES, Query, alerts, dashboards, recorded, rules
+from .queries import ROOT, RULES, Query, alerts, dashboards, recorded, rules, scalers
 
 RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
 TARGET = {"job", "instance"}
@@ -35,13 +35,13 @@ def ids(query: Query) -> str:
     return query.where
 
 
-@pytest.mark.parametrize("query", rules() + dashboards(), ids=ids)
+@pytest.mark.parametrize("query", rules() + dashboards() + scalers(), ids=ids)
 def test_every_metric_of_a_query_is_exported_or_recorded(query: Query) -> None:
     assert query.names or query.expression.startswith("up{")  # Prometheus' own
     assert query.names <= labels().keys() | recorded()
 
 
-@pytest.mark.parametrize("query", rules() + dashboards(), ids=ids)
+@pytest.mark.parametrize("query", rules() + dashboards() + scalers(), ids=ids)
 def test_every_label_a_metric_is_selected_by_is_its_own(query: Query) -> None:
     known = labels()
     assert [
