@@ -24,10 +24,10 @@ from agent.api import MAX_POLICY_BODY_BYTES, admin_app
 from agent.changes import Changes
 from agent.discovery import Discovery
 from agent.exporter import metrics_server
+from agent.gateway import gateway_routes
 from agent.gpu import Gpus
 from agent.gpu_metrics import GpuFigures
 from agent.gpu_owners import Owners
-from agent.gateway import gateway_routes
 from agent.history import Moment
 from agent.http import HttpError, unix_server
 from agent.judge import Judge

@@ -251,7 +251,7 @@ def doctor(socket_path: Path | None, as_json: bool) -> None:
 @SOCKET
 @JSON
 def top(interval: float, once: bool, socket_path: Path | None, as_json: bool) -> None:
-    """A live view of engines, neighbours and decisions; q quits.
+    """A live view of engines, neighbours and decisions; q quits, s sorts, space holds.
 
     Where the output is no terminal it is one frame; with --json, the answer of status, once.
     """

@@ -17,6 +17,7 @@ from rich.text import Text
 from agent.client import AgentClient, ClientError
 from agent.keys import keys
 from agent.layout import ends, row_of
+from agent.top_keys import AS_IT_IS, Choice, ordered
 from agent.words import (
     CAUSE_STYLES,
     UNKNOWN,
@@ -66,30 +67,39 @@ class History:
         self.decisions = printable(list(decisions))
 
 
-def frame(status: Json, history: History, notice: str = "") -> RenderableType:
+def frame(
+    status: Json, history: History, notice: str = "", choice: Choice = AS_IT_IS
+) -> RenderableType:
     """One picture of an answer of `status`, after `history.add` of it; `notice` is a problem more.
 
     As wide as it is allowed to be, and never higher.
     """
-    return _Frame(printable(status), history, printable(notice))
+    shown = printable(status)
+    shown["engines"] = ordered(shown["engines"], choice.by)
+    return _Frame(shown, history, printable(notice), choice.said)
 
 
 def watch(agent: AgentClient, console: Console, interval_s: float) -> None:
     """Show frame after frame until `q` or Ctrl-C; the terminal is then as it was before.
+
+    Other keys are those of `Choice.press`.
 
     `ClientError` if the agent can't be asked at the start. If it goes away later, that is shown.
     """
     history = History()
     status = _look(agent, history)
     with keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
-        notice = ""
+        notice, choice = "", AS_IT_IS
         while True:
             due = time.monotonic() + interval_s
-            live.update(frame(status, history, notice), refresh=True)
             while (left := due - time.monotonic()) > 0:
-                if not {"q", "Q"}.isdisjoint(pressed(left)):
+                # after a key or at a new size: the same, ordered and fitted again
+                live.update(frame(status, history, notice, choice), refresh=True)
+                if not {"q", "Q"}.isdisjoint(given := pressed(left)):
                     return
-                live.refresh()  # a key or a new size: the same, fitted again
+                choice = choice.press(given)
+            if choice.held:
+                continue
             try:
                 status, notice = _look(agent, history), ""
             except ClientError as error:
@@ -113,6 +123,7 @@ class _Frame:
     status: Json
     history: History
     notice: str
+    chosen: str
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = options.max_width
@@ -161,7 +172,8 @@ class _Frame:
             left.append(f" · loop p99 {figure(loop['tick_ms']['p99'])} ms")
         left.append(f" · up {duration(self.status['uptime_s'])}")
         problems = ([self.notice] if self.notice else []) + self.status["problems"]
-        lines = [ends(left, Text(clock(time.time()), "dim"), width)]
+        right = Text(f"{self.chosen}  " if self.chosen else "", "bold")
+        lines = [ends(left, right.append(clock(time.time()), "dim"), width)]
         lines += [Text.assemble(("! ", "bold red"), item) for item in problems[:_PROBLEMS]]
         if len(problems) > _PROBLEMS:
             lines[-1].append(f" (+{len(problems) - _PROBLEMS} more)")

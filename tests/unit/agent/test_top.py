@@ -314,3 +314,14 @@ def test_without_an_agent_it_does_not_start(tmp_path: Path) -> None:
         output = shown.until("systemctl status sitsd")
         assert ENTER not in output
         assert shown.ended() == 3
+
+
+def test_s_sorts_and_space_holds(path: Path) -> None:
+    with terminal(path) as shown:
+        shown.until("DECISIONS")
+        os.write(shown.master, b"s")
+        shown.until("by name")
+        os.write(shown.master, b" ")
+        shown.until("by name · held")
+        os.write(shown.master, b"q")
+        assert shown.ended() == 0
