@@ -28,6 +28,7 @@ from controller.limits.cgroup import CgroupError, Group, Hierarchies, cpu_group
 from controller.limits.cpu import WEIGHT_FILES, read_weight
 from controller.limits.holds import Lapsed
 from controller.limits.limiter import Limiter
+from controller.limits.memory import HIGH
 from controller.neighbour_hands import NeighbourHands, attempt
 from controller.policy_model import Mode
 from controller.protection import Protection
@@ -213,6 +214,11 @@ class Actuator:
             self._give_back(watch.policy.name, watch.group)
         if not others and not watch.follows:
             self.neighbours.give_all_back()
+        wanted = {name for other in others for name in other.sentinel.holds}
+        for name, held in watch.sentinel.holds.items():
+            if name not in wanted:
+                gone = "the engine is gone"
+                self.neighbours.do(ReleaseLimit(name, "memory_high", held), gone)
         watch.close()
 
     def reset(self) -> None:
@@ -300,6 +306,10 @@ class Actuator:
             ours = watch.group is not None and watch.group.directory == file.parent
             if ours and file.name in WEIGHT_FILES.values():
                 watch.cpu = replace(watch.cpu, weight=None, raised=False)
+        if file.name == HIGH:
+            for name, group in self.neighbours.groups.items():
+                for watch in engines.values() if group.directory == file.parent else ():
+                    watch.sentinel = watch.sentinel.without(name)
         self.neighbours.let_go(file)
 
     def _tell_ack(self, tag: int, ack: str, ack_ns: int, detail: str) -> None:

@@ -16,6 +16,7 @@ from controller.admission import (
 from controller.attribution import LONG_STEP_SHARE, ON_THE_WAY, STOPS, Cause
 from controller.engines.contract import Knob
 from controller.engines.page import EngineNow
+from controller.feasibility import EVERYTHING, Room, within
 from controller.guards import DWELL_STEPS, Range, toward
 from controller.laws import (
     MARGIN,
@@ -63,7 +64,7 @@ class BatchMemory:
 class BatchView:
     """What the engine offers and what it owes; a `max_deferral_ms` of 0 means no relegation.
 
-    `change_ns` is how long its last change took to be in force.
+    `change_ns` is how long its last change took to be in force. `room` is what memory allows.
     """
 
     knobs: Mapping[str, Knob]
@@ -72,6 +73,7 @@ class BatchView:
     graph_sizes: tuple[int, ...] = ()
     max_deferral_ms: int = 0
     change_ns: int = 0
+    room: Room = EVERYTHING
 
 
 def decide_batch(
@@ -123,7 +125,13 @@ def proposed(
     changed: BatchMemory,
     reason: str,
 ) -> tuple[BatchMemory, Proposal | None]:
-    """What it takes to go from the point held to `point`; `changed` is kept if anything does."""
+    """What it takes to go from the point held to `point`; `changed` is kept if anything does.
+
+    What there is no memory for is left as it is.
+    """
+    point, clipped = within(view.room, point, memory.point, view.knobs)
+    if clipped:
+        reason = f"{reason}; {clipped}" if reason else clipped
     held = {name: value for name, value in point.items() if value != view.knobs[name].start}
     if held == memory.point:
         return memory, None

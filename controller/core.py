@@ -14,7 +14,14 @@ from bpf.layout import Counters
 from controller.actions import Proposal, ReleaseKnobs
 from controller.admission import is_pressed
 from controller.attribution import STOPS, Cause, of_the_engine
-from controller.batching import RUNNING, BatchMemory, BatchView, decide_batch
+from controller.batching import (
+    RUNNING,
+    BatchMemory,
+    BatchView,
+    decide_batch,
+    offered,
+    proposed,
+)
 from controller.engines.page import Step
 from controller.gate import Gate, decide_gate, is_gate
 from controller.gate import after as gate_after
@@ -33,6 +40,8 @@ UNKNOWN_GAPS: Final = 100.0
 
 GIVE_BACK_NS: Final = 10_000_000_000
 """A point is given back when the figures it was decided on have been in doubt for so long."""
+
+PUT_BACK: Final = "memory has not run short for a while: what was saved is put back"
 
 IDLE_NS: Final = 300_000_000_000
 """And when there was no traffic for so long; a shorter lull is part of the load."""
@@ -77,10 +86,14 @@ def decide(
     """
     state = replace(state, disturbed=state.disturbed or cause in STOPS)
     state = _idle_since(state, signals)
+    forced = _by_memory(view, state, signals)
+    if forced is not None:
+        return forced
     idle_ns = signals.now_ns - state.idle_ns if state.idle_ns is not None else 0
-    if idle_ns >= IDLE_NS:
+    capped = math.isfinite(view.room.cap)
+    if idle_ns >= IDLE_NS and not capped:
         return _given_back(state, f"no traffic for {idle_ns / 1e9:.0f} s")
-    if signals.doubted_ns >= GIVE_BACK_NS:
+    if signals.doubted_ns >= GIVE_BACK_NS and not capped:
         for_s = signals.doubted_ns / 1e9
         return _given_back(state, f"its figures have been in doubt for {for_s:.0f} s")
     if state.slow_ns is None:
@@ -104,6 +117,28 @@ def decide(
         state.most_queued,
     )
     return replace(state, batch=batch), proposal
+
+
+def _by_memory(
+    view: BatchView, state: CoreState, signals: Signals
+) -> tuple[CoreState, Proposal | None] | None:
+    """At once down to what there is memory for, or back to what was saved; None for neither."""
+    knob, room = view.knobs.get(RUNNING), view.room
+    if knob is None:
+        return None
+    memory = offered(view, state.batch)
+    if room.restore is not None:
+        wanted, reason = min(max(room.restore, knob.minimum), knob.maximum), PUT_BACK
+    elif memory.point.get(RUNNING, knob.start) > max(room.cap, knob.minimum):
+        wanted = max(room.cap, knob.minimum)
+        reason = f"{RUNNING} is cut to {wanted:g}: {room.cap_why}"
+    else:
+        return None
+    at_step = signals.engine.steps if signals.engine is not None else memory.changed_at_step
+    changed = replace(memory, changed_at_step=at_step)
+    point = {**memory.point, RUNNING: wanted}
+    batch, proposal = proposed(view, memory, point, changed, reason)
+    return (replace(state, batch=batch), proposal) if proposal is not None else None
 
 
 def _idle_since(state: CoreState, signals: Signals) -> CoreState:
@@ -152,7 +187,7 @@ def _slowly(
         totals=signals.totals,
         disturbed=False,
     )
-    if signals.now_ns >= trial.paused_until_ns:
+    if signals.now_ns >= trial.paused_until_ns or math.isfinite(view.room.cap):
         return state, None
     return _given_back(state, trial.reason)
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from controller.actions import Proposal, ReleaseLimit, SetQuota
 from controller.engines.contract import Knob
 from controller.engines.page import EngineNow
 from controller.laws import KV_WATERMARK
@@ -70,6 +71,15 @@ def room_of(view: MemoryView, memory: SentinelMemory, engine: EngineNow | None) 
     if math.isfinite(running):
         running = float(math.floor(running))
     return Room(running, why, tokens, tokens_why, cap, memory.cap_why, memory.restore)
+
+
+def raises_quota(proposal: Proposal) -> bool:
+    """Whether anybody would get more CPU than a quota leaves him now."""
+    return any(
+        (isinstance(action, SetQuota) and action.old is not None and action.cores > action.old)
+        or (isinstance(action, ReleaseLimit) and action.knob == "cpu_quota")
+        for action in proposal.actions
+    )
 
 
 def within(

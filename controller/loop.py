@@ -23,6 +23,8 @@ from controller.figures import Figures
 from controller.hands import Hands
 from controller.limits.cgroup import CgroupError
 from controller.limits.cpu import read_throttling
+from controller.memory_round import decide_memory_for, look_at_memory
+from controller.memory_sentinel import SentinelMemory
 from controller.neighbour_watch import NeighbourWatch
 from controller.node import Node
 from controller.policy import policy_from_json
@@ -218,6 +220,7 @@ class Loop:
             run_ns = self._reader.counters(each.target.row).run_ns
             each.take(now_ns, run_ns, self._actuator.neighbours.is_held(each.target.name))
             neighbours_ns += run_ns
+        look_at_memory(self._all(), self._actuator.neighbours.free_groups, now_ns)
         value, until_ns = self._injected
         injected = value if now_ns < until_ns else 0.0
         seen = []
@@ -267,6 +270,9 @@ class Loop:
         for watch, faced_with in faced:
             # what the engine before decided about the neighbours holds for this one too
             inputs = replace(faced_with, cpu=replace(faced_with.cpu, hold=hands.hold))
+            proposal = decide_memory_for(watch, inputs, self._actuator.event)
+            if proposal is not None:
+                decisions.append((watch, inputs, proposal))
             watch.cpu, proposal = decide_cpu_of(inputs)
             hands.hold = watch.cpu.hold
             if proposal is not None:
@@ -458,7 +464,7 @@ class Loop:
         self._actuator.reset()
         self._actuator.neighbours.forget_all()
         for watch in self._all():
-            watch.cpu = CpuMemory()
+            watch.cpu, watch.sentinel = CpuMemory(), SentinelMemory()
             watch.core = replace(watch.core, batch=BatchMemory(), trial=Trial())
             if watch.group is not None and watch.base_weight is None:
                 # refused before; after a change of mode it may be tried again

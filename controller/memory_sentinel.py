@@ -45,6 +45,9 @@ HOLD_SLACK: Final = 0.01
 """A neighbour is held to this much above what it has: what is above `memory.high` is reclaimed by
 the very write that sets it, and the loop can't wait for that."""
 
+PAGE: Final = 4096
+"""A hold is whole pages, of the smallest size there is."""
+
 HOLD_BAND: Final = 0.1
 """One that gave back more than this of what it was held to does not get it again meanwhile."""
 
@@ -130,6 +133,11 @@ class MemoryView:
         """Whether it has to be looked at more often, and neighbours with it."""
         return any(b.share_left < NEAR or b.lasts_s < 3 * HORIZON_S for b in self.bounds)
 
+    @property
+    def pressed(self) -> bool:
+        """Whether the kernel says that tasks stood still, or that a limit was hit."""
+        return bool(self.low_events or self.high_events or self.some or self.full)
+
     def more_requests(self) -> float:
         """How many more may run by what is left; infinity where that is not known, may be < 0."""
         if not self.per_request or self.per_request <= 0:
@@ -181,6 +189,15 @@ class SentinelMemory:
     capped_ns: int = 0
     restore: float | None = None
     """Set for the one tick in which it is put back."""
+
+    def without(self, name: str) -> "SentinelMemory":
+        """The same, but that neighbour is held no more."""
+        return replace(self, holds={n: held for n, held in self.holds.items() if n != name})
+
+    @property
+    def active(self) -> bool:
+        """Whether there is a danger, or something of the last one is not over yet."""
+        return bool(self.why or self.holds) or self.calm_ns is not None
 
 
 def danger_of(view: MemoryView) -> Danger | None:
@@ -238,7 +255,7 @@ def _hold(
     actions: list[Action] = []
     for each in view.neighbours:
         old = holds.get(each.name)
-        high = max(each.least, int((1 + HOLD_SLACK) * each.used))
+        high = max(each.least, int((1 + HOLD_SLACK) * each.used) // PAGE * PAGE)
         taken = each.used > each.least if old is None else high < (1 - HOLD_BAND) * old
         if danger.bound.covers(each.cgroup) and taken:
             holds[each.name] = high

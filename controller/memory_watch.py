@@ -1,13 +1,16 @@
 """What the loop keeps of one engine's memory between looks, and what it makes of it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from controller.limits.cgroup import Group
 from controller.memory_history import EVENTS_NS, PRESSURE_NS, Growth, PerRequest, Rise
 from controller.memory_reader import MemoryReader, memory_used
-from controller.memory_sentinel import MemoryView, NeighbourMemory
+from controller.memory_sentinel import MemoryView, NeighbourMemory, SentinelMemory
+
+LEAST_BYTES: Final = 64 << 20
+"""No neighbour is held to less."""
 
 LOOK_EVERY_NS: Final = 250_000_000
 LOOK_CLOSELY_NS: Final = 50_000_000
@@ -75,14 +78,29 @@ class MemoryWatch:
 
 
 def neighbour_memory(
-    groups: Iterable[tuple[str, Group, int]], shared: frozenset[str] = frozenset()
+    groups: Mapping[str, Group], shared: frozenset[str] = frozenset()
 ) -> tuple[NeighbourMemory, ...]:
-    """What neighbours have, from their names, groups and least bytes; only those of v2 say it."""
+    """What neighbours have, from their names and groups; only those of v2 can be held."""
     return tuple(
-        NeighbourMemory(name, group.path, used, least, name in shared)
-        for name, group, least in groups
+        NeighbourMemory(name, group.path, used, LEAST_BYTES, name in shared)
+        for name, group in groups.items()
         if group.version == 2 and (used := memory_used(group.directory)) is not None
     )
+
+
+def memory_status(view: MemoryView, memory: SentinelMemory) -> dict[str, Any]:
+    """How memory stands, for a `status` message: the tightest bound, the danger, what is held."""
+    bound = view.tightest
+    return {
+        "bound": bound.path if bound is not None else None,
+        "left_bytes": bound.left if bound is not None else None,
+        "limit_bytes": bound.limit if bound is not None else None,
+        "lasts_s": bound.lasts_s if bound is not None and bound.growth > 0 else None,
+        "per_request_bytes": view.per_request,
+        "short": memory.why,
+        "running_cap": memory.cap,
+        "held": dict(memory.holds),
+    }
 
 
 def _share(rise: Rise, now_ns: int, total_ns: int) -> float:

@@ -128,6 +128,15 @@ class NeighbourHands:
             and self._paused.get(each.name, 0) <= now_ns
         )
 
+    def free_groups(self) -> Mapping[str, Group]:
+        """The cgroups of those on which a limit can be set now, by name."""
+        now_ns = self._clock()
+        return {
+            name: group
+            for name, group in self._groups.items()
+            if name not in self._protected and self._paused.get(name, 0) <= now_ns
+        }
+
     def do(self, action: LimitAction, reason: str) -> str | None:
         """Carry out an action on a neighbour; why it was refused, or None."""
         name = action.target

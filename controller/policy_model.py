@@ -97,6 +97,14 @@ class Limits:
             " engine's cgroup; 0 means never touch it.",
         ),
     ] = 10_000
+    memory: Annotated[
+        bool,
+        Key(
+            switch(),
+            "Whether, when memory runs short, neighbours may be held to what they have"
+            " (`memory.high`) and the engine be kept from taking more requests in.",
+        ),
+    ] = True
 
 
 @dataclass(frozen=True, slots=True)

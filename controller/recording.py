@@ -5,16 +5,25 @@ Taken in the loop by reference, as all of it is frozen; turned into text after t
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from controller.actions import Proposal
 from controller.attribution import Cause
-from controller.batching import BatchView
+from controller.batching import RUNNING, BatchView
 from controller.codec import decode, encode
 from controller.core import CoreState, decide
 from controller.cpu_limits import CpuMemory, CpuView, decide_cpu
+from controller.engines.contract import RELOAD
 from controller.engines.page import Step
+from controller.feasibility import raises_quota, room_of
+from controller.memory_sentinel import (
+    Cappable,
+    MemoryView,
+    SentinelMemory,
+    danger_of,
+    decide_memory,
+)
 from controller.policy_model import Mode, Slo
 from controller.signals import Signals
 from controller.step_model import StepModel
@@ -51,6 +60,8 @@ class Inputs:
     batch_view: BatchView | None
     core: CoreState
     steps: tuple[StepSample, ...] = ()
+    memory_view: MemoryView = field(default_factory=MemoryView)
+    sentinel: SentinelMemory = field(default_factory=SentinelMemory)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON. How sure the step model is of itself decides nothing, and is left out."""
@@ -64,17 +75,41 @@ def inputs_of(fields: Mapping[str, Any]) -> Inputs:
     return decode(Inputs, fields)
 
 
+def decide_memory_of(inputs: Inputs) -> tuple[SentinelMemory, Proposal | None]:
+    """What the sentinel makes of it: what it holds, and what is to be done to neighbours."""
+    now_ns = inputs.signals.now_ns
+    return decide_memory(inputs.memory_view, inputs.sentinel, now_ns, _cappable(inputs))
+
+
 def decide_cpu_of(inputs: Inputs) -> tuple[CpuMemory, Proposal | None]:
     """What the CPU ladder makes of it."""
-    return decide_cpu(inputs.cpu_view, inputs.cpu, inputs.signals, inputs.cause)
+    cpu, proposal = decide_cpu(inputs.cpu_view, inputs.cpu, inputs.signals, inputs.cause)
+    if proposal is not None and raises_quota(proposal) and danger_of(inputs.memory_view):
+        # with more CPU they would take memory faster
+        return inputs.cpu, None
+    return cpu, proposal
 
 
 def decide_batch_of(inputs: Inputs) -> tuple[CoreState, Proposal | None]:
     """What the decision core makes of it; nothing where knobs can't be set."""
     if inputs.batch_view is None:
         return inputs.core, None
-    return decide(
-        inputs.batch_view, inputs.core, inputs.signals, inputs.cause, inputs.slo.attainment
+    sentinel, _ = decide_memory_of(inputs)
+    room = room_of(inputs.memory_view, sentinel, inputs.signals.engine)
+    view = replace(inputs.batch_view, room=room)
+    return decide(view, inputs.core, inputs.signals, inputs.cause, inputs.slo.attainment)
+
+
+def _cappable(inputs: Inputs) -> Cappable | None:
+    """The engine's running cap, where it can be set at once."""
+    view, engine = inputs.batch_view, inputs.signals.engine
+    knob = view.knobs.get(RUNNING) if view is not None else None
+    if view is None or knob is None or knob.cost == RELOAD:
+        return None
+    return Cappable(
+        inputs.core.batch.point.get(RUNNING, knob.start),
+        max(knob.minimum, min(view.floors.min_running, knob.start)),
+        engine.running if engine is not None else None,
     )
 
 

@@ -13,8 +13,15 @@ from typing import Any, Final
 from controller.actions import Proposal, changes_of
 from controller.attribution import attribute
 from controller.journal_rows import Change, Recorded, Value
+from controller.memory_sentinel import MemoryView
 from controller.policy_model import Engine, Policy
-from controller.recording import Inputs, decide_batch_of, decide_cpu_of, inputs_of
+from controller.recording import (
+    Inputs,
+    decide_batch_of,
+    decide_cpu_of,
+    decide_memory_of,
+    inputs_of,
+)
 
 LABEL: Final = "replayed: inputs recorded, effects not simulated"
 """Stands with everything that comes from here."""
@@ -83,8 +90,10 @@ def with_policy(inputs: Inputs, policy: Policy, engine: Engine) -> Inputs:
             floors=engine.knobs,
             max_deferral_ms=engine.relegation.max_deferral_ms,
         )
+    memory_view = inputs.memory_view if engine.limits.memory else MemoryView()
     return replace(
         inputs,
+        memory_view=memory_view,
         slo=engine.slo,
         neighbour_pressure=pressure,
         cause=attribute(inputs.signals, engine.slo, pressure).cause,
@@ -195,10 +204,14 @@ def _decided(each: Recorded, inputs: Inputs) -> tuple[Change, ...] | None:
 def _again(each: Recorded, inputs: Inputs) -> list[Change]:
     """What is decided on `inputs`; of a decision only its own kind, knobs or limits."""
     proposals: list[Proposal | None] = []
-    kinds = {change.kind for change in each.decision.action} if each.decision is not None else set()
-    if each.decision is None or "knob" not in kinds:
+    changes = each.decision.action if each.decision is not None else ()
+    knobs = any(change.kind == "knob" for change in changes)
+    memory = any(change.knob == "memory_high" for change in changes)
+    if each.decision is None or memory:
+        proposals.append(decide_memory_of(inputs)[1])
+    if each.decision is None or not (knobs or memory):
         proposals.append(decide_cpu_of(inputs)[1])
-    if each.decision is None or "knob" in kinds:
+    if each.decision is None or knobs:
         proposals.append(decide_batch_of(inputs)[1])
     return [
         change

@@ -16,6 +16,8 @@ from controller.engines.link import OWNER, EngineLink
 from controller.engines.page import STEP_SLOTS, EngineNow, Step
 from controller.figures import Figures
 from controller.limits.cgroup import Group
+from controller.memory_sentinel import MemoryView, SentinelMemory
+from controller.memory_watch import MemoryWatch, memory_status
 from controller.policy_model import Engine, Mode
 from controller.predict.buckets import Buckets
 from controller.predict.chooser import Chooser, Outlook
@@ -78,6 +80,8 @@ class EngineWatch:
         self.link = EngineLink(socket, lease_ms) if socket else None
         self._is_removed = False
         self.core = CoreState()
+        self.memory = MemoryWatch(group)
+        self.sentinel = SentinelMemory()
         self.cpu = CpuMemory()
         self.signals: Signals | None = None
         self.verdict = Verdict(Cause.NONE, {})
@@ -221,6 +225,8 @@ class EngineWatch:
             self.cpu,
             batch_view,
             self.core,
+            memory_view=self.memory.view if policy.limits.memory else MemoryView(),
+            sentinel=self.sentinel,
         )
 
     def look(self) -> None:
@@ -234,6 +240,7 @@ class EngineWatch:
         """Close what is open."""
         if self._pressure_reader is not None:
             self._pressure_reader.close()
+        self.memory.close()
         if self.link is not None:
             self.link.close()
 
@@ -271,6 +278,7 @@ class EngineWatch:
         self._progress = Progress()
         self._unsent = UnsentWatch(self.policy.slo.gap_ms * 1e6)
         self.figures.resume(now_ns)
+        self.memory.forget()
         self.cpu = replace(self.cpu, calm_ns=None, idle_ns=None, trouble_ns=None)
         self.core = replace(self.core, slow_ns=None, idle_ns=None, disturbed=False)
         if self.link is not None:
@@ -282,10 +290,13 @@ class EngineWatch:
     def let_go(self) -> None:
         """Somebody else has the knobs: what we held of them is no more."""
         self.core = replace(self.core, batch=BatchMemory())
+        self.sentinel = replace(self.sentinel, cap=None, saved=None, restore=None)
 
     def forget(self) -> None:
         """The engine started anew: nothing learnt or held of it is true any more."""
         self.core = CoreState()
+        self.memory.forget()
+        self.sentinel = replace(self.sentinel, cap=None, saved=None, restore=None)
         self._arrivals.clear()
         self._steps.clear()
         self._disturbed.clear()
@@ -355,6 +366,7 @@ class EngineWatch:
             if self.base_weight is None
             else {"value": self.cpu.weight or self.base_weight, "base": self.base_weight},
             "group_detail": self.group_detail,
+            "memory": memory_status(self.memory.view, self.sentinel),
             "model": {
                 "trusted": model.trusted,
                 "base_ms": model.base_ms,

@@ -132,7 +132,7 @@ def policies(draw: st.DrawFn) -> Policy:
                         numbers(0.5, 0.9999),
                         numbers(0, 60_000),
                     ),
-                    limits=st.builds(Limits, st.integers(0, 10_000)),
+                    limits=st.builds(Limits, st.integers(0, 10_000), st.booleans()),
                     knobs=st.builds(KnobFloors, st.integers(1, 10**6), st.integers(1, 10**5)),
                     relegation=st.builds(Relegation, st.integers(0, 3_600_000)),
                 )
