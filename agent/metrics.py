@@ -25,6 +25,7 @@ from agent.buckets import (
     add_histogram,
 )
 from agent.gpu_metrics import GpuFigures, gpu_families
+from agent.memory_metrics import memory_families
 from agent.policy_metrics import CanaryFigures, canary_families
 from agent.sockets import EngineSockets
 from agent.spans import SpanCounts
@@ -120,6 +121,13 @@ class FiguresCollector(Collector):
         yield from _stages(figures.engines)
         yield from advice_families({e.name: e.advice for e in figures.engines})
         yield from gpu_families(figures.gpu)
+        yield from memory_families(
+            {
+                e.name: e.status["memory"]
+                for e in figures.engines
+                if e.status and "memory" in e.status
+            }
+        )
         if figures.loop is not None:
             yield _loop(figures.loop)
 

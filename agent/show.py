@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agent.layout import also, bullets, cut, facts_of, heading, indent, table_of
+from agent.show_memory import memory_text
 from agent.show_policy import trial_text
 from agent.show_sockets import sockets_of
 from agent.words import (
@@ -301,6 +302,7 @@ def _engine(item: Json) -> RenderableType:
     facts += [("adapter", _adapter(item["adapter"]))] if item.get("adapter") else []
     facts += [("model", _model(item["model"]))] if item["model"] else []
     facts += [("plan", _plan(item["plan"]))] if item["plan"] else []
+    facts += [("memory", memory_text(item["memory"]))] if item.get("memory") else []
     facts.append(("totals", ", ".join(f"{name} {count}" for name, count in totals.items())))
     untold = item["no_first_token"]
     if untold:

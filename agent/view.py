@@ -291,6 +291,7 @@ def _from_status(status: Mapping[str, Any] | None) -> JsonObject:
             "cpu_weight": None,
             "model": None,
             "plan": None,
+            "memory": None,
         }
     now_ns = time.monotonic_ns()
     names = (
@@ -304,9 +305,10 @@ def _from_status(status: Mapping[str, Any] | None) -> JsonObject:
         "cpu_weight",
         "model",
         "plan",
+        "memory",
     )
     sockets = [_socket(each, now_ns) for each in status["admin_sockets"]]
-    return {name: status[name] for name in names} | {"admin_sockets": sockets}
+    return {name: status.get(name) for name in names} | {"admin_sockets": sockets}
 
 
 def _socket(status: Mapping[str, Any], now_ns: int) -> JsonObject:

@@ -617,6 +617,8 @@ def test_hostile_text_is_escaped(setting: Setting, arguments: list[str], force_c
     view.policies.canary = CANARY | {"source": HOSTILE, "reason": HOSTILE, "figures": {}}
     view.policies.changes[0] |= {"key": HOSTILE, "to": HOSTILE}
     view.findings[0]["detail"] = view.findings[1]["cost"] = HOSTILE
+    view.seen["devices"][0] |= {"model": HOSTILE, "lost": HOSTILE}
+    view.seen["devices"][0]["processes"][0] |= {"command": HOSTILE, "target": HOSTILE}
     for decision in view.decisions:
         decision |= {"engine": HOSTILE, "cause": HOSTILE, "reason": HOSTILE, "ack": HOSTILE}
         decision["action"][0] |= {"target": HOSTILE, "knob": HOSTILE, "to": HOSTILE}

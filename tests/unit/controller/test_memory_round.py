@@ -11,7 +11,8 @@ from controller.memory_reader import MemoryReader
 from controller.memory_watch import LEAST_BYTES, MemoryWatch
 from controller.recording import decide_batch_of, decide_memory_of, inputs_of
 
-from .scene import SECOND, Scene, scene
+from .scene import Scene, scene
+from .situations import SECOND
 
 GIB = 1 << 30
 TOTAL = 100 * GIB

@@ -33,6 +33,14 @@ STATUS = {
     },
     "knobs": {"max_running": {"value": 64}},
     "cpu_weight": {"value": 100, "base": 100},
+    "memory": {
+        "left_bytes": 1,
+        "limit_bytes": 2,
+        "per_request_bytes": 1.0,
+        "running_cap": 4,
+        "short": "",
+        "held": {"batch": 1},
+    },
     "plan": {"margin": 0.85, "prompt_tokens_per_s": 100.0, "roll_backs": 0},
     "backpressure": {"value": 0.1, "accept": 0.0, "queue": 0.1, "send": 0.0},
 }
