@@ -9,7 +9,7 @@ CLANG ?= clang
 OBJECTS := $(patsubst bpf/%.bpf.c,bpf/objects/%.bpf.o,$(wildcard bpf/*.bpf.c))
 PACKAGES := clang libbpf-dev libbpf1 python3-venv iproute2 util-linux openssl
 # The page is looked at in a real browser.
-SLOW_PACKAGES := chromium fonts-dejavu-core
+SLOW_PACKAGES := chromium fonts-dejavu-core groff-base
 # tritonserver's Python backend is linked with libpython.
 ENGINE_PACKAGES := libpython3.11
 MULTIARCH := $(shell uname -m)-linux-gnu
@@ -94,6 +94,13 @@ test-vm: setup
 # One node, one engine, a real trace and six bad neighbours: first watched, then controlled.
 demo: setup
 	$(BIN)/python -m demo $(DEMO_OPTIONS)
+
+# Manual pages of every command, from its help, and the drawing of the packages.
+man: setup
+	$(BIN)/python docs/man.py build/man
+
+drawing: setup
+	$(BIN)/python docs/structure.py
 
 # How exact the kernel's account is: 10,000 streams, times, waits, losses, kills; build/accuracy.json.
 bench-accuracy: setup
