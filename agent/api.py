@@ -138,6 +138,10 @@ class AgentView(Protocol):
         """
         ...
 
+    def neighbours(self) -> JsonObject:
+        """`neighbours`, `classes`, `candidates`: who shares the machine and how far it may go."""
+        ...
+
     def gpu(self) -> JsonObject:
         """The GPUs: how they are seen, each with its processes, and `heat`, a map for each.
 
@@ -493,6 +497,7 @@ _CALLS: Final[Mapping[str, _Call]] = {
             _number(values, "floor", None, 0, MAX_FLOOR),
         ),
     ),
+    "/v1/neighbours": _Call("GET", (), lambda view, _: view.neighbours()),
     "/v1/gpu": _Call("GET", (), lambda view, _: view.gpu()),
     "/v1/journal": _Call(
         "GET",

@@ -75,6 +75,10 @@ class AgentClient:
         }
         return self._get("stages", engine=engine, **given)
 
+    def neighbours(self) -> dict[str, Any]:
+        """Who shares the machine, the classes, and who took the CPU unnamed."""
+        return self._get("neighbours")
+
     def gpu(self) -> dict[str, Any]:
         """The GPUs, who is on them, and their heat maps."""
         return self._get("gpu")

@@ -21,6 +21,8 @@ from prometheus_client import CollectorRegistry
 from agent.adapters import Adapters
 from agent.advisor import WINDOW_S, Advisor
 from agent.api import MAX_POLICY_BODY_BYTES, admin_app
+from agent.candidates import KEPT_NS, WINDOW_NS, Candidates, candidates
+from agent.cgroup_paths import CgroupPaths
 from agent.changes import Changes
 from agent.discovery import Discovery
 from agent.exporter import metrics_server
@@ -35,7 +37,8 @@ from agent.learnt import LearntFile
 from agent.leaving import Leaving
 from agent.log_lines import log_decision, log_event
 from agent.main_thread import MainThread
-from agent.metrics import EngineFigures, Figures, FiguresCollector, NeighbourFigures
+from agent.metrics import EngineFigures, Figures, FiguresCollector
+from agent.neighbour_metrics import NeighbourFigures
 from agent.node import HISTOGRAMS, Node
 from agent.notify import notify
 from agent.outcomes import AFTER_NS, Outcomes
@@ -62,6 +65,7 @@ from controller.adapters.command import undo_all
 from controller.journal import Event as JournalEvent
 from controller.journal import EventRow, Journal, JournalError
 from controller.limits.cgroup import read_hierarchies
+from controller.limits.protected import Kept, own_paths
 from controller.limits.undo import describe, run_undo
 from controller.log_output import set_log_level, set_up_logging
 from controller.policy import PolicyError, load_policy
@@ -124,6 +128,8 @@ class Daemon:
         self._columns = Columns()
         hierarchies = read_hierarchies()
         self._discovery = Discovery(policy, hierarchies)
+        ours = own_paths(hierarchies.v1_cpu is not None, (1, os.getpid()))
+        self._candidates = Candidates(CgroupPaths(hierarchies), Kept(ours))
         self._leaving = Leaving()
         self._slos = {engine.name: engine.slo for engine in policy.engines}
         self._versions = Versions()
@@ -408,6 +414,22 @@ class Daemon:
             status = self._state.engine_status(engine.name)
             self._advisor.take(engine.name, engine.slo, moment, window, status)
             self._columns.take(engine.name, moment, status)
+        self._state.candidates = self._find_candidates()
+
+    def _find_candidates(self) -> list[dict[str, Any]]:
+        """Who took the CPU in the last seconds and is no target."""
+        now_ns = time.monotonic_ns()
+        with self._state.lock:
+            names = [engine.name for engine in self._policy.engines]
+            lately, longer = (
+                {name: self._state.culprits[name].window(now_ns - span) for name in names}
+                for span in (WINDOW_NS, KEPT_NS)
+            )
+        taking = {cgroup for taken in longer.values() for cgroup, _ in taken}
+        self._candidates.take(now_ns, candidates(lately, self._discovery.named), taking)
+        limit = self._policy.discovery.limit_found
+        self._discovery.also = self._candidates.limitable() if limit else ()
+        return self._candidates.answer()
 
     def _said(self, message: Mapping[str, Any]) -> None:
         match message["type"]:
@@ -607,6 +629,7 @@ class Daemon:
                 node.counters(found.name),
                 held.get(found.name, {}).get("used_cores"),
                 held.get(found.name, {}).get("quota_cores"),
+                held.get(found.name, {}),
             )
             for found in state.neighbours()
             if found.present

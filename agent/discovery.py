@@ -28,6 +28,8 @@ from controller.plain import plain
 from controller.policy_model import Engine, Match, Neighbour, Policy
 
 ROOT: Final = "/"
+FOUND: Final = "found"
+"""Begins the name of a neighbour that no table names: `found/CGROUP`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,12 @@ class Discovery:
     policy: Policy
     hierarchies: Hierarchies
     agent_pid: int = field(default_factory=os.getpid)
+    also: tuple[str, ...] = ()
+    """Paths of cgroups that are neighbours though no table names them."""
+
+    named: frozenset[int] = frozenset()
+    """Ids of the cgroups that the policy's tables name, as of the last look."""
+
     _units: dict[str, str] = field(default_factory=dict)
 
     def look(self) -> Surroundings:
@@ -85,7 +93,18 @@ class Discovery:
             for neighbour in self.policy.neighbours
             for found in self._neighbour(neighbour, commands, taken, ours)
         ]
+        self.named = frozenset().union(*(found.cpu_ids for found in (*engines, *neighbours)))
+        neighbours += self._also(taken | ours, {found.cgroup for found in neighbours})
         return Surroundings(engines, tuple(neighbours))
+
+    def _also(self, taken: set[int], known: set[str | None]) -> list[Found]:
+        found = []
+        for path in self.also:
+            pids = self._members(path)
+            if path not in known and pids and not pids & taken:
+                name = f"{FOUND}{plain(path)}"
+                found.append(replace(self._place(name, pids, path), detail=""))
+        return found
 
     def _engine(self, engine: Engine, commands: dict[int, str], ours: frozenset[int]) -> Found:
         pids, cgroup, detail = self._match(engine.match, commands, ours)

@@ -26,6 +26,7 @@ from agent.buckets import (
 )
 from agent.gpu_metrics import GpuFigures, gpu_families
 from agent.memory_metrics import memory_families
+from agent.neighbour_metrics import NeighbourFigures, neighbour_families
 from agent.policy_metrics import CanaryFigures, canary_families
 from agent.sockets import EngineSockets
 from agent.spans import SpanCounts
@@ -69,16 +70,6 @@ class EngineFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class NeighbourFigures:
-    """One neighbour at a scrape."""
-
-    name: str
-    counters: Counters
-    used_cores: float | None = None
-    quota_cores: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Figures:
     """All there is to export."""
 
@@ -111,6 +102,7 @@ class FiguresCollector(Collector):
         figures = self._figures()
         yield from _agent(figures)
         yield from _programs(figures.programs, figures.programs_counted_s)
+        yield from neighbour_families(figures.neighbours)
         yield from canary_families(figures.canary)
         yield from _spans(figures.spans)
         yield from _streams(figures.engines)

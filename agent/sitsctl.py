@@ -31,6 +31,7 @@ from agent.simulate_command import simulate
 from agent.sitsctl_gpu import gpu
 from agent.sitsctl_hand import release, set_knobs
 from agent.sitsctl_mode import inject, mode, pause, resume
+from agent.sitsctl_neighbours import neighbours
 from agent.sitsctl_policy import policy, print_policy_answer
 from agent.support_command import support
 
@@ -296,6 +297,7 @@ def probe_findings() -> list[Json]:
 
 
 main.add_command(gpu)
+main.add_command(neighbours)
 main.add_command(conformance)
 main.add_command(engine_plugin)
 main.add_command(metrics_user)

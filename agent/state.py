@@ -52,6 +52,8 @@ class State:
         self._lost: dict[str, _Growing] = {}
         self._peaks: dict[str, dict[str, float]] = {}
         self._slow: Counter[tuple[str, str]] = Counter()
+        self.candidates: list[dict[str, Any]] = []
+        """Who took the CPU and is not named, the worst first; replaced as a whole."""
         self.culprits: defaultdict[str, Growth[tuple[int, str]]] = defaultdict(Growth)
         self.threads: defaultdict[str, Growth[str]] = defaultdict(Growth)
 

@@ -14,6 +14,7 @@ from agent.discovery import Found
 from agent.doctor import doctor_answer
 from agent.history import Window
 from agent.main_thread import BusyError
+from agent.neighbours_answer import neighbour_rows, neighbours_answer
 from agent.node import Node
 from agent.policies import Policies
 from agent.sampler import Sampler
@@ -100,16 +101,8 @@ class View:
             },
             "controller": {key: self._controller()[key] for key in ("alive", "pid", "restarts")},
             "engines": self.engines()["engines"],
-            "neighbours": [
-                {
-                    "name": found.name,
-                    "found": found.present,
-                    "cgroup": found.cgroup,
-                    "used_cores": held.get(found.name, {}).get("used_cores"),
-                    "quota_cores": held.get(found.name, {}).get("quota_cores"),
-                }
-                for found in state.neighbours()
-            ],
+            "neighbours": neighbour_rows(state.neighbours(), held),
+            "candidates": state.candidates,
             "loop": _loop(status["loop"]) if status is not None else None,
             "health": {name: getattr(health, name) for name in type(health).__slots__},
             "journal": {"dropped": self._journal.dropped, "error": self._journal.error},
@@ -121,6 +114,15 @@ class View:
     def engines(self) -> JsonObject:
         """Every engine of the policy."""
         return {"engines": [self._engine(engine) for engine in self._state.policy.engines]}
+
+    def neighbours(self) -> JsonObject:
+        """Who shares the machine, by what class each may be held, and who took the CPU unnamed."""
+        state = self._state
+        status = state.status()
+        held = status["neighbours"] if status is not None else {}
+        return neighbours_answer(
+            state.policy, neighbour_rows(state.neighbours(), held), state.candidates
+        )
 
     def gpu(self) -> JsonObject:
         """The GPUs."""

@@ -192,6 +192,64 @@ UNSEEN: JsonObject = ENGINE | {
     "plan": None,
 }
 
+BATCH_AND_LOGS: list[JsonObject] = [
+    {
+        "name": "batch",
+        "found": True,
+        "cgroup": "/batch.slice",
+        "detail": "",
+        "used_cores": 1.52,
+        "quota_cores": 1.5,
+        "class": "slo-b",
+        "weight": None,
+        "frozen": False,
+        "freezes": 3,
+        "protected": None,
+        "held_s": 62.0,
+        "held_cpu_s": 71.3,
+        "held_back_cpu_s": 21.9,
+        "frozen_s": 2.4,
+        "longest_freeze_s": 0.8,
+    },
+    {
+        "name": "logs",
+        "found": False,
+        "cgroup": None,
+        "detail": "unit logs.service is not running",
+        "used_cores": None,
+        "quota_cores": None,
+        "class": None,
+        "weight": None,
+        "frozen": False,
+        "freezes": 0,
+        "protected": None,
+        "held_s": 0.0,
+        "held_cpu_s": 0.0,
+        "held_back_cpu_s": 0.0,
+        "frozen_s": 0.0,
+        "longest_freeze_s": 0.0,
+    },
+]
+
+BESIDE: JsonObject = {
+    "neighbours": BATCH_AND_LOGS,
+    "classes": [
+        {"name": "slo-a", "cpu_share": 0.7, "freeze_ms": 200, "retry_ms": 50, "neighbours": 0},
+        {"name": "slo-b", "cpu_share": 0.25, "freeze_ms": 800, "retry_ms": 200, "neighbours": 1},
+    ],
+    "candidates": [
+        {
+            "cgroup": "/system.slice/backup.service",
+            "command": "zstd",
+            "engine": "chat",
+            "wait_ms": 812.0,
+            "share": 0.34,
+            "protected": None,
+        }
+    ],
+    "limit_found": False,
+}
+
 STATUS: JsonObject = {
     "version": "0.1.0",
     "mode": "control",
@@ -204,22 +262,8 @@ STATUS: JsonObject = {
     },
     "controller": {"alive": True, "pid": 4121, "restarts": 0},
     "engines": [ENGINE],
-    "neighbours": [
-        {
-            "name": "batch",
-            "found": True,
-            "cgroup": "/batch.slice",
-            "used_cores": 1.52,
-            "quota_cores": 1.5,
-        },
-        {
-            "name": "logs",
-            "found": False,
-            "cgroup": None,
-            "used_cores": None,
-            "quota_cores": None,
-        },
-    ],
+    "neighbours": BATCH_AND_LOGS,
+    "candidates": [],
     "loop": {
         "ticks": 812_345,
         "late_ticks": 12,
@@ -635,6 +679,7 @@ class RecordedView:
         self.ended: list[JsonObject] = copy.deepcopy(STREAMS)
         self.decisions: list[JsonObject] = copy.deepcopy(DECISIONS)
         self.events: list[JsonObject] = copy.deepcopy(EVENTS)
+        self.beside: JsonObject = copy.deepcopy(BESIDE)
         self.seen: JsonObject = copy.deepcopy(GPU)
         self.findings: list[JsonObject] = copy.deepcopy(FINDINGS)
         self.asked: list[tuple[Any, ...]] = []
@@ -666,6 +711,10 @@ class RecordedView:
     def stages(self, engine: str, seconds: float, factor: float, floor: float | None) -> JsonObject:
         self._note("stages", engine, seconds, factor, floor)
         return self.staged | {"engine": engine}
+
+    def neighbours(self) -> JsonObject:
+        self._note("neighbours")
+        return self.beside
 
     def gpu(self) -> JsonObject:
         self._note("gpu")

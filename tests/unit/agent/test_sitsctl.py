@@ -46,7 +46,7 @@ from tests.unit.agent.recorded import (
 HOSTILE = "\x1b[31mred\x07\nnext\u202e[bold]b[/bold]:smile:"
 ASKING = [
     ["status"], ["engines"], ["streams"], ["explain"], ["stages"], ["journal"], ["mode"],
-    ["doctor"], ["gpu"], ["policy", "show"], ["top"], ["reload"],
+    ["doctor"], ["gpu"], ["neighbours"], ["policy", "show"], ["top"], ["reload"],
     ["policy", "diff", "systemd/policy.toml"], ["policy", "apply", "systemd/policy.toml"],
     ["policy", "status"],
 ]  # fmt: skip
@@ -130,6 +130,7 @@ def imported_by(*arguments: str, socket_path: Path) -> set[str]:
         (["policy", "show"], lambda view: view.policy()),
         (["doctor"], lambda view: view.doctor()),
         (["gpu"], lambda view: view.gpu()),
+        (["neighbours"], lambda view: view.neighbours()),
         (["top"], lambda view: view.status()),
         (["mode", "shadow"], lambda _: {"mode": "shadow"}),
         (["mode"], lambda _: {"mode": "control"}),
@@ -609,6 +610,8 @@ def test_hostile_text_is_escaped(setting: Setting, arguments: list[str], force_c
     engine["evidence"] = {HOSTILE: 1.0}
     engine["knobs"] = {HOSTILE: {"value": 1, "start": 2, "unit": HOSTILE, "held": True}}
     neighbour |= {"name": HOSTILE, "cgroup": HOSTILE}
+    view.beside["neighbours"][0] |= {"name": HOSTILE, "class": HOSTILE, "protected": HOSTILE}
+    view.beside["candidates"][0] |= {"cgroup": HOSTILE, "command": HOSTILE, "engine": HOSTILE}
     view.state |= {"problems": [HOSTILE], "mode": HOSTILE}
     view.state["kernel"]["detail"] = HOSTILE
     view.ended = [stream(1, path=HOSTILE, cause=HOSTILE, reason=HOSTILE, remote=HOSTILE)]
@@ -782,7 +785,7 @@ def test_the_documentation_s_examples_are_what_the_command_prints(
 ) -> None:
     monkeypatch.chdir(ROOT)
     examples = re.findall(r"```console\n\$ sitsctl (.*)\n((?:.*\n)*?)```", DOC)
-    assert len(examples) == 24
+    assert len(examples) == 25
     for command, output in examples:
         done = process(*shlex.split(command), socket_path=setting.path, TZ="UTC")
         assert without_clock(done.stdout + done.stderr) == without_clock(output), command
@@ -820,3 +823,12 @@ def test_the_documentation_names_every_field_of_every_answer() -> None:
     assert {
         name for name in names if not re.search(rf"`{name}`|\b{name} and\b|and {name}", DOC)
     } == set()
+
+
+def test_neighbours_say_their_class_what_they_got_and_who_is_not_named(setting: Setting) -> None:
+    text = "\n".join(setting.lines("neighbours"))
+    for fact in (
+        "slo-b", "quota", "62 s", "71.3 CPU s", "21.9 CPU s", "unit logs.service is not running",
+        "800 ms", "200 ms", "70%", "/system.slice/backup.servi", "zstd", "34%",
+    ):  # fmt: skip
+        assert fact in text

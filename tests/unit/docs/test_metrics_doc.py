@@ -5,7 +5,8 @@ from prometheus_client.metrics_core import Metric
 
 from agent.gpu_metrics import GpuFigures
 from agent.gpu_model import OK, Device, GpuProcess, Instance, Look
-from agent.metrics import EngineFigures, Figures, FiguresCollector, NeighbourFigures
+from agent.metrics import EngineFigures, Figures, FiguresCollector
+from agent.neighbour_metrics import NeighbourFigures
 from agent.policy_metrics import CanaryFigures
 from agent.spans import SpanCounts
 from agent.stages import SAMPLE_NS, Sample, stage_reports
@@ -45,6 +46,17 @@ STATUS = {
     "backpressure": {"value": 0.1, "accept": 0.0, "queue": 0.1, "send": 0.0},
 }
 
+HELD = {
+    "class": "slo-b",
+    "held_ns": 1,
+    "held_used_ns": 1,
+    "held_back_ns": 1,
+    "frozen_ns": 1,
+    "freezes": 1,
+    "late_thaws": 0,
+    "longest_freeze_ns": 1,
+}
+
 ARM = {
     "streams": 40,
     "bad_share": 0.1,
@@ -80,7 +92,7 @@ def families() -> Iterator[Metric]:
         controller_up=True,
         controller_restarts=0,
         engines=(engine,),
-        neighbours=(NeighbourFigures("batch", Counters(), 1.0, 0.5),),
+        neighbours=(NeighbourFigures("batch", Counters(), 1.0, 0.5, HELD),),
         health=Health(),
         loop=loop,
         decisions={("chat", "batch"): 1},
