@@ -4,6 +4,9 @@ PYTHON ?= $(shell command -v /usr/bin/python3 || command -v python3)
 VENV := .venv
 # As many as there are cores.
 UNIT_PROCESSES ?= logical
+PREFIX ?= /opt/sits
+DESTDIR ?=
+export ENABLE PURGE
 BIN := $(VENV)/bin
 CLANG ?= clang
 OBJECTS := $(patsubst bpf/%.bpf.c,bpf/objects/%.bpf.o,$(wildcard bpf/*.bpf.c))
@@ -15,7 +18,7 @@ ENGINE_PACKAGES := libpython3.11
 MULTIARCH := $(shell uname -m)-linux-gnu
 ARCH := $(shell uname -m | sed 's/x86_64/x86/;s/aarch64/arm64/')
 
-.PHONY: all setup objects lint format test test-unit test-real test-slow test-engines engines test-vm fuzz demo bench-accuracy bench-causes bench-plugin bench-predict bench-relegation bench-slo clean
+.PHONY: all setup objects lint format test test-unit test-real test-slow test-engines engines test-vm fuzz wheels install uninstall deb demo bench-accuracy bench-causes bench-plugin bench-predict bench-relegation bench-slo clean
 
 all: setup
 
@@ -88,8 +91,26 @@ build/prometheus:
 	@mv $@.new $@
 
 # The same on Debian's kernels 5.10, 6.1, 6.12 and the newest, in QEMU.
-test-vm: setup
+test-vm: deb
 	$(BIN)/python -m tests.vm.run
+
+# The project's wheel and those of what it needs. setuptools keeps what it once packed in build/lib.
+wheels: setup
+	@rm -rf build/wheels build/lib build/bdist.*
+	@$(BIN)/pip wheel -q --disable-pip-version-check --wheel-dir build/wheels .
+	@rm -rf build/lib build/bdist.*
+
+# Into PREFIX, with the unit; started only with ENABLE=1. What is configured is kept, also by
+# uninstall, which removes it with PURGE=1. DESTDIR stands for / where the files are to be packed.
+install: wheels
+	@PYTHON=$(PYTHON) deploy/install.sh install "$(DESTDIR)" "$(PREFIX)"
+
+uninstall:
+	@deploy/install.sh uninstall "$(DESTDIR)" "$(PREFIX)"
+
+# build/sits_VERSION_ARCH.deb
+deb: wheels
+	@PYTHON=$(PYTHON) deploy/deb.sh $(VERSION)
 
 # One node, one engine, a real trace and six bad neighbours: first watched, then controlled.
 demo: setup

@@ -59,6 +59,7 @@ from agent.targets import targets_of
 from agent.tracing import start_tracing
 from agent.versions import Versions
 from agent.view import View
+from agent.watchdog import watchdog
 from bpf.layout import Event, EventKind
 from bpf.loader import unload
 from controller.adapters.command import undo_all
@@ -145,6 +146,7 @@ class Daemon:
         self._mode_asked: tuple[Mode, str] | None = None
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._main = MainThread(self._wake)
+        self._watchdog = watchdog()
         self._changes = Changes(
             self._recorder,
             self._main,
@@ -237,6 +239,8 @@ class Daemon:
                 self._state.set_adapters(self._adapters.status())
                 self._gpus.tick()
                 self._supervisor.tick()
+                heard_s = max(self._state.heard_s, self._supervisor.started_s)
+                self._watchdog.tick(now_s, self._supervisor.pid is not None, now_s - heard_s)
                 self._change_policy()
                 self._change_mode()
                 self._changes.tick()

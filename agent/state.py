@@ -114,6 +114,12 @@ class State:
                     value = engine["evidence"].get(figure, 0.0)
                     peaks[figure] = max(value, peaks.get(figure, 0.0))
 
+    @property
+    def heard_s(self) -> float:
+        """When the controller last said how things stand, on the monotonic clock."""
+        with self.lock:
+            return self._status_s
+
     def heard_since(self, at_ns: int) -> bool:
         """Whether the controller has said how things stand since then."""
         with self.lock:

@@ -89,6 +89,11 @@ class Supervisor:
         return self._controller.pid if self._controller is not None else None
 
     @property
+    def started_s(self) -> float:
+        """When the last controller was started, on the monotonic clock."""
+        return self._started_s
+
+    @property
     def mode(self) -> Mode:
         """The mode the controller is told."""
         return self._mode

@@ -25,6 +25,7 @@ from controller.limits.cgroup import read_hierarchies
 from controller.limits.limiter import Limiter
 from controller.loop import Loop
 from controller.policy import policy_from_json
+from controller.privileges import CAP_DAC_OVERRIDE, CAP_SYS_NICE, keep_only
 from controller.wire import Channel, Message
 
 NICE: Final = -10
@@ -61,6 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     edges = None
     if options.edges is not None:
         edges = Ring(Libbpf(), options.edges, lambda raw: loop.on_edge(parse_edge(raw)))
+    # only now: kernels before 5.19 let nobody without CAP_BPF ask about a ring
+    keep_only({CAP_DAC_OVERRIDE, CAP_SYS_NICE})
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     for message in early:
         loop.take(message)

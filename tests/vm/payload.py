@@ -11,6 +11,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.vm.debs import copy_debs
 from tests.vm.rig.command import RigError
 
 FOLDERS = ("agent", "bpf", "controller", "demo", "systemd", "tests")
@@ -38,6 +39,7 @@ def pack(project: Path, into: Path, pytest_arguments: Sequence[str] = ()) -> Non
     # The guest sees the payload read-only, and compiles an order of magnitude more slowly.
     compileall.compile_dir(copied, quiet=2, stripdir=str(into), prependdir="/payload")
     copy_packages(needed(project / "setup.cfg"), into / "packages")
+    copy_debs(project, into / "debs")
 
 
 def needed(setup_cfg: Path) -> list[Distribution]:

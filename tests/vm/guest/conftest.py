@@ -14,9 +14,23 @@ from bpf.features import Features, probe
 from bpf.libbpf import Libbpf
 
 ROOT = Path("/sys/fs/cgroup")
+HEAVY_ON = "6.1"
+"""What takes long and differs little between kernels is tested on this one only."""
 
 MakeCgroup = Callable[[str], Path]
 Burn = Callable[[Path], "subprocess.Popen[bytes]"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """How often the service is started and ended again."""
+    parser.addoption("--rounds", type=int, default=4, help="starts and ends of the service")
+
+
+@pytest.fixture(scope="session")
+def heavy() -> None:
+    """Skip on all kernels but one."""
+    if not os.uname().release.startswith(HEAVY_ON):
+        pytest.skip(f"takes long, and is tested on {HEAVY_ON}")
 
 
 def wait_until(true: Callable[[], bool], what: str, within_s: float = 60) -> None:
