@@ -1,0 +1,141 @@
+"""What sitsd logs under systemd: journald's own fields, asked for by journalctl."""
+
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.client import AgentClient, RefusedError
+from tests.vm.guest.conftest import wait_until
+
+UNIT = "journald-sitsd"
+DIRECTORY = Path("/run/journald-sits")
+PATIENCE_S = 120
+POLICY = """
+[agent]
+admin_socket = "{at}/admin.sock"
+run_dir = "{at}"
+state_dir = "{at}"
+metrics_address = "127.0.0.1:0"
+log_level = "{level}"
+[engines.chat]
+port = 8000
+slo = {{ gap_ms = {gap_ms} }}
+"""
+
+
+def entries(*fields: str) -> list[dict[str, Any]]:
+    """What journalctl finds, oldest first."""
+    done = subprocess.run(
+        ["journalctl", "-u", UNIT, "-o", "json", "--no-pager", *fields],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_S,
+    )
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def write(level: str = "info", gap_ms: int = 100) -> None:
+    text = POLICY.format(at=DIRECTORY, level=level, gap_ms=gap_ms)
+    (DIRECTORY / "policy.toml").write_text(text)
+
+
+@pytest.fixture(scope="module")
+def agent() -> Iterator[AgentClient]:
+    DIRECTORY.mkdir()
+    write()
+    paths = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
+    settings = [f"--setenv={name}={os.environ[name]}" for name in paths if name in os.environ]
+    command = ["python3", "-m", "agent.daemon", "--policy", str(DIRECTORY / "policy.toml")]
+    subprocess.run(
+        ["systemd-run", f"--unit={UNIT}", "--collect", *settings, *command], check=True, timeout=60
+    )
+    client = AgentClient(DIRECTORY / "admin.sock", PATIENCE_S)
+    wait_until((DIRECTORY / "admin.sock").exists, "its socket", PATIENCE_S)
+    wait_until(lambda: client.status()["controller"]["alive"], "its controller", PATIENCE_S)
+    yield client
+    subprocess.run(["systemctl", "stop", UNIT], check=False, timeout=PATIENCE_S)
+
+
+def test_events_are_found_by_their_fields(agent: AgentClient) -> None:
+    wait_until(lambda: entries("SITS_EVENT=start"), "the start in the journal", PATIENCE_S)
+    (found,) = entries("SITS_EVENT=start")
+    assert found["SITS_SUBJECT"] == "sitsd"
+    assert (found["PRIORITY"], found["SYSLOG_IDENTIFIER"]) == ("6", "sitsd")
+    assert found["LOGGER"] == "sits.events"
+    assert found["_SYSTEMD_UNIT"] == f"{UNIT}.service"
+
+
+def test_a_change_is_found_by_who_asked_for_it_and_quotes_nothing_raw(agent: AgentClient) -> None:
+    agent.set_mode("shadow", "a\nSITS_PEER_UID=4\x1b[31m")
+    wait_until(lambda: entries("SITS_CALL=/v1/mode"), "the change in the journal", PATIENCE_S)
+    (found,) = entries("SITS_CALL=/v1/mode")
+    assert (found["SITS_PEER_UID"], found["SITS_PEER_PID"]) == ("0", str(os.getpid()))
+    assert entries("SITS_PEER_UID=4") == []
+    assert all(isinstance(each["MESSAGE"], str) for each in entries())
+
+
+def test_a_refusal_is_a_warning(agent: AgentClient) -> None:
+    (DIRECTORY / "admin.sock").chmod(0o666)
+    DIRECTORY.chmod(0o755)
+    pid = os.fork()
+    if pid == 0:
+        os.setgroups([])
+        os.setresgid(65534, 65534, 65534)
+        os.setresuid(65534, 65534, 65534)
+        try:
+            agent.set_mode("control", "x")
+        except RefusedError as error:
+            os._exit(0 if error.status == 403 else 1)
+        os._exit(2)
+    assert os.waitpid(pid, 0)[1] == 0
+    wait_until(lambda: entries("SITS_PEER_UID=65534"), "the refusal", PATIENCE_S)
+    (found,) = entries("SITS_PEER_UID=65534")
+    assert found["PRIORITY"] == "4"
+    assert agent.status()["mode"] != "control"
+
+
+def test_the_level_of_the_policy_decides_what_is_told_from_then_on(agent: AgentClient) -> None:
+    write("error", gap_ms=101)
+    agent.policy_reload()
+    before = len(entries("PRIORITY=6"))
+    write("error", gap_ms=102)
+    agent.policy_reload()
+    assert len(entries("PRIORITY=6")) == before
+    write("info", gap_ms=103)
+    agent.policy_reload()
+    wait_until(lambda: len(entries("PRIORITY=6")) > before, "another line", PATIENCE_S)
+
+
+def test_a_datagram_of_ours_is_what_journald_takes() -> None:
+    """Line ends too: by their length, so that they begin no field."""
+    from controller.log_output import JOURNAL_SOCKET, datagram
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        packet = datagram(
+            {"MESSAGE": "two\nlines", "PRIORITY": "5", "SITS_PROOF": "a\nSITS_FORGED=1\n"}
+        )
+        sock.sendto(packet, str(JOURNAL_SOCKET))
+
+    def found(field: str) -> list[str]:
+        done = subprocess.run(
+            ["journalctl", "-o", "json", "--no-pager", field],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=PATIENCE_S,
+        )
+        return done.stdout.splitlines()
+
+    wait_until(lambda: found("PRIORITY=5"), "the datagram in the journal", PATIENCE_S)
+    texts = [json.loads(line) for line in found("PRIORITY=5")]
+    ours = [each for each in texts if "SITS_PROOF" in each]
+    assert [each["SITS_PROOF"] for each in ours] == ["a\nSITS_FORGED=1\n"]
+    assert ours[0]["MESSAGE"] == "two\nlines"
+    assert found("SITS_FORGED=1") == []
