@@ -15,7 +15,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+BPF_MAP_TYPE_HASH: Final = 1
 BPF_MAP_TYPE_ARRAY: Final = 2
+BPF_MAP_TYPE_PERCPU_ARRAY: Final = 6
+BPF_MAP_TYPE_LRU_HASH: Final = 9
+BPF_MAP_TYPE_RINGBUF: Final = 27
+BPF_F_NO_PREALLOC: Final = 1
+BPF_F_MMAPABLE: Final = 1 << 10
 BPF_CGROUP_INET_INGRESS: Final = 0
 BPF_CGROUP_INET_EGRESS: Final = 1
 BPF_ANY: Final = 0
@@ -297,6 +303,28 @@ def map_info(lib: Libbpf, fd: int) -> tuple[int, int, int, int]:
         f"read map info of fd {fd}",
     )
     return info.type, info.key_size, info.value_size, info.max_entries
+
+
+class _MapOptions(ctypes.Structure):
+    # struct bpf_map_create_opts of libbpf 1.1 (src/bpf.h) as far as the flags; sz says how far
+    _fields_ = (
+        ("sz", c_size_t),
+        ("btf_fd", c_uint32),
+        ("btf_key_type_id", c_uint32),
+        ("btf_value_type_id", c_uint32),
+        ("btf_vmlinux_value_type_id", c_uint32),
+        ("inner_map_fd", c_uint32),
+        ("map_flags", c_uint32),
+    )
+
+
+def make_map(lib: Libbpf, name: str, kind: int, sizes: tuple[int, int, int], flags: int) -> int:
+    """A new map of `kind`; `sizes` are of a key and a value, in bytes, and how many entries."""
+    options = _MapOptions(sz=ctypes.sizeof(_MapOptions), map_flags=flags)
+    return lib.check(
+        lib.bpf_map_create(kind, name[:15].encode(), *sizes, byref(options)),
+        f"create map '{name}'",
+    )
 
 
 @dataclass(frozen=True, slots=True)

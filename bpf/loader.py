@@ -14,8 +14,7 @@ is removed and made anew.
 
 import hashlib
 import os
-import struct
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -25,13 +24,13 @@ from bpf.layout import LAYOUT_VERSION, MAX_ROLES
 from bpf.libbpf import (
     BPF_CGROUP_INET_EGRESS,
     BPF_CGROUP_INET_INGRESS,
-    BPF_MAP_TYPE_ARRAY,
     Libbpf,
     LibbpfError,
     Map,
     Object,
     map_info,
 )
+from bpf.pins import listed, open_pin, pin, read_layout, remove_pins, write_layout
 
 OBJECT_DIR: Final = Path(__file__).parent / "objects"
 
@@ -57,7 +56,6 @@ _ON_CGROUPS: Final = {
     "stream_in": BPF_CGROUP_INET_INGRESS,
     "stream_out": BPF_CGROUP_INET_EGRESS,
 }
-_LAYOUT: Final = struct.Struct("=QQ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +115,7 @@ class Programs:
                 )
                 self._links[link] = fd
                 if self.plan.pin_dir:
-                    _pin(self.lib, fd, self.plan.pin_dir / "links" / link)
+                    pin(self.lib, fd, self.plan.pin_dir / "links" / link)
         finally:
             os.close(directory)
 
@@ -152,7 +150,7 @@ def load(lib: Libbpf, plan: Plan, objects: Path = OBJECT_DIR) -> Programs:
 
     if not is_bpffs(plan.pin_dir):
         raise LibbpfError(0, f"could not pin to {plan.pin_dir}: not on a BPF file system")
-    pinned_version, pinned_fingerprint = _read_layout(lib, plan.pin_dir)
+    pinned_version, pinned_fingerprint = read_layout(lib, plan.pin_dir)
     if (pinned_version, pinned_fingerprint) == (LAYOUT_VERSION, fingerprint):
         adopted = _adopt(lib, plan, objects, names)
         if adopted is not None:
@@ -162,13 +160,13 @@ def load(lib: Libbpf, plan: Plan, objects: Path = OBJECT_DIR) -> Programs:
     if pinned_version == LAYOUT_VERSION:
         kept = _kept_maps(lib, plan, objects, names)
     programs = _load_fresh(lib, plan, objects, names, constants, kept)
-    _write_layout(lib, plan.pin_dir, fingerprint)
+    write_layout(lib, plan.pin_dir, fingerprint)
     return programs
 
 
 def unload(pin_dir: Path) -> None:
     """Remove every pin: the programs stop and the counters are gone."""
-    _remove_pins(pin_dir, ())
+    remove_pins(pin_dir, ())
     if pin_dir.is_dir() and not any(pin_dir.iterdir()):
         pin_dir.rmdir()
 
@@ -253,20 +251,20 @@ def _load_fresh(
         _put_into_kernel(lib, plan, objects, names, constants, maps, programs)
         if plan.pin_dir:
             # only now: had loading failed, what was there before would go on
-            _remove_pins(plan.pin_dir, kept)
+            remove_pins(plan.pin_dir, kept)
             for directory in ("maps", "programs", "links"):
                 (plan.pin_dir / directory).mkdir(parents=True, exist_ok=True)
             for name, fd in maps.items():
                 if name not in kept:
-                    _pin(lib, fd, plan.pin_dir / "maps" / name)
+                    pin(lib, fd, plan.pin_dir / "maps" / name)
             for name, fd in programs.items():
-                _pin(lib, fd, plan.pin_dir / "programs" / name)
+                pin(lib, fd, plan.pin_dir / "programs" / name)
         for name in _attached(plan.features, names):
             links[name] = lib.check(
                 lib.bpf_raw_tracepoint_open(None, programs[name]), f"attach program '{name}'"
             )
             if plan.pin_dir:
-                _pin(lib, links[name], plan.pin_dir / "links" / name)
+                pin(lib, links[name], plan.pin_dir / "links" / name)
     except BaseException:
         for fd in (*links.values(), *programs.values(), *maps.values()):
             os.close(fd)
@@ -310,8 +308,8 @@ def _adopt(lib: Libbpf, plan: Plan, objects: Path, names: list[str]) -> Programs
     for kind in ("maps", "programs", "links"):
         found[kind] = {
             path.name: fd
-            for path in _listed(plan.pin_dir / kind)
-            if (fd := _get(lib, path)) is not None
+            for path in listed(plan.pin_dir / kind)
+            if (fd := open_pin(lib, path)) is not None
         }
     wanted: dict[str, set[str]] = {"maps": set(), "programs": set()}
     wanted["links"] = set(_attached(plan.features, names))
@@ -359,7 +357,7 @@ def _keep(lib: Libbpf, directory: Path, handles: Mapping[str, int], kept: dict[s
     for name, handle in handles.items():
         if name in kept:
             continue
-        fd = _get(lib, directory / name)
+        fd = open_pin(lib, directory / name)
         if fd is None:
             continue
         wanted = (
@@ -372,52 +370,3 @@ def _keep(lib: Libbpf, directory: Path, handles: Mapping[str, int], kept: dict[s
             kept[name] = fd
         else:
             os.close(fd)
-
-
-def _listed(directory: Path) -> list[Path]:
-    return sorted(directory.iterdir()) if directory.is_dir() else []
-
-
-def _get(lib: Libbpf, path: Path) -> int | None:
-    fd = int(lib.bpf_obj_get(str(path).encode()))
-    return fd if fd >= 0 else None
-
-
-def _pin(lib: Libbpf, fd: int, path: Path) -> None:
-    lib.check(lib.bpf_obj_pin(fd, str(path).encode()), f"pin {path}")
-
-
-def _read_layout(lib: Libbpf, pin_dir: Path) -> tuple[int, int]:
-    fd = _get(lib, pin_dir / "layout")
-    if fd is None:
-        return 0, 0
-    try:
-        value = Map(lib, fd).get(bytes(4)) or b""
-        return _LAYOUT.unpack(value) if len(value) == _LAYOUT.size else (0, 0)
-    finally:
-        os.close(fd)
-
-
-def _write_layout(lib: Libbpf, pin_dir: Path, fingerprint: int) -> None:
-    fd = lib.check(
-        lib.bpf_map_create(BPF_MAP_TYPE_ARRAY, b"sits_layout", 4, _LAYOUT.size, 1, None),
-        "create map 'layout'",
-    )
-    try:
-        Map(lib, fd).put(bytes(4), _LAYOUT.pack(LAYOUT_VERSION, fingerprint))
-        _pin(lib, fd, pin_dir / "layout")
-    finally:
-        os.close(fd)
-
-
-def _remove_pins(pin_dir: Path, kept_maps: Collection[str]) -> None:
-    (pin_dir / "layout").unlink(missing_ok=True)
-    for name in ("links", "programs", "maps"):
-        directory = pin_dir / name
-        if not directory.is_dir():
-            continue
-        for path in directory.iterdir():
-            if name != "maps" or path.name not in kept_maps:
-                path.unlink()
-        if not any(directory.iterdir()):
-            directory.rmdir()

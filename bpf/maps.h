@@ -4,6 +4,7 @@
 #ifndef SITS_MAPS_H
 #define SITS_MAPS_H
 
+#include "arithmetic.h"
 #include "layout.h"
 
 /* one row a target: its thresholds. Row 0 stands for everything that is not watched. */
@@ -105,28 +106,6 @@ static __always_inline void raise_edge(struct counters *c, u32 slot, u32 kind, u
 	bpf_ringbuf_submit(edge, 0);
 }
 
-/* floor(log2(v)) for v > 0, without a loop or a branch */
-static __always_inline u32 log2_of(u64 v)
-{
-	u32 r, shift;
-
-	r = (v > 0xffffffffULL) << 5;
-	v >>= r;
-	shift = (v > 0xffff) << 4;
-	v >>= shift;
-	r |= shift;
-	shift = (v > 0xff) << 3;
-	v >>= shift;
-	r |= shift;
-	shift = (v > 0xf) << 2;
-	v >>= shift;
-	r |= shift;
-	shift = (v > 0x3) << 1;
-	v >>= shift;
-	r |= shift;
-	return r | (v >> 1);
-}
-
 /* A length from 1 to `most`, a power of two, in a way that verifiers up to 6.1 follow: they learn
  * nothing from a comparison with zero. Changes no length that is in range. */
 static __always_inline u64 bounded(u64 len, u64 most)
@@ -134,20 +113,6 @@ static __always_inline u64 bounded(u64 len, u64 most)
 	len--;
 	barrier_var(len);
 	return (len & (most - 1)) + 1;
-}
-
-static __always_inline u64 histogram_slot(u64 ns)
-{
-	u64 bit, slot; /* 64 bits wide: verifiers up to 6.1 lose the bounds of a narrower copy */
-
-	if (ns < (1ULL << HIST_FIRST_BIT))
-		return 0;
-	if (ns >= (1ULL << HIST_LAST_BIT))
-		return HIST_SLOTS - 1;
-	bit = log2_of(ns);
-	slot = 1 + (bit - HIST_FIRST_BIT) * 8 + ((ns >> (bit - 3)) & 7);
-	barrier_var(slot); /* keeps the caller's bounds check, which the verifier needs to see */
-	return slot;
 }
 
 #endif
