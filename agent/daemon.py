@@ -651,6 +651,7 @@ class Daemon:
             knob_changes=state.knob_changes(),
             journal_dropped=self._recorder.journal.dropped + self._recorder.dropped,
             canary=self._policies.figures(),
+            tier=node.tier,
             gpu=GpuFigures(self._gpus.look, self._gpus.owners),
             spans=self._tracing.counts() if self._tracing is not None else SpanCounts(),
             programs=programs,

@@ -8,6 +8,7 @@ from agent.exporter import exposure
 from agent.gpu_model import FAILED, HUNG, NO_DRIVER, Look
 from agent.node import Node
 from bpf.features import findings
+from bpf.tiers import tier_words
 from controller.journal import Journal
 from controller.policy_model import Agent
 
@@ -31,6 +32,11 @@ def doctor_answer(node: Node, agent: Agent, journal: Journal, gpus: Look) -> Jso
         ],
         "counted_s": counted_s,
     }
+
+
+def _tier(node: Node) -> JsonObject:
+    detail, cost = tier_words(node.tier)
+    return {"name": "tier", "ok": not cost, "detail": detail, "cost": cost}
 
 
 def _journal(journal: Journal) -> JsonObject:

@@ -31,6 +31,7 @@ from agent.policy_metrics import CanaryFigures, canary_families
 from agent.sockets import EngineSockets
 from agent.spans import SpanCounts
 from agent.stages import StageReport
+from agent.tier_metrics import tier_families
 from agent.version_metrics import version_families
 from agent.versions import VersionFigures
 from bpf.histogram import EMPTY, Histogram
@@ -87,6 +88,7 @@ class Figures:
     programs: Mapping[str, Runs] = field(default_factory=dict)
     programs_counted_s: float = 0
     canary: CanaryFigures = field(default_factory=CanaryFigures)
+    tier: str = "none"
     gpu: GpuFigures = field(default_factory=GpuFigures)
 
 
@@ -101,6 +103,7 @@ class FiguresCollector(Collector):
         """Every family, with all its series."""
         figures = self._figures()
         yield from _agent(figures)
+        yield from tier_families(figures.tier)
         yield from _programs(figures.programs, figures.programs_counted_s)
         yield from neighbour_families(figures.neighbours)
         yield from canary_families(figures.canary)

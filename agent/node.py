@@ -13,6 +13,7 @@ from typing import Final
 
 from agent.discovery import Found, Surroundings
 from agent.supervisor import Handles
+from bpf.bcc_loader import load_bcc
 from bpf.features import Features, is_bpffs, open_libbpf, possible_cpus, probe
 from bpf.histogram import EMPTY, Histogram
 from bpf.layout import COUNTERS, HEALTH, Counters, Event, Health, TargetKind, parse_event
@@ -28,6 +29,7 @@ from bpf.readers import (
 )
 from bpf.run_counting import RunCounting
 from bpf.targets import Target, TargetTable
+from bpf.tiers import BCC_LIMITS, Tier, choose_tier, tier_problem
 from controller.policy_model import Engine, Policy
 
 EDGE_SHARE: Final = 0.25
@@ -46,6 +48,7 @@ class Node:
         self._lib = open_libbpf()
         self.features: Features = probe(self._lib)
         self.problems: list[str] = []
+        self.tier: Tier = "none"
         self.handles: Handles
         self._reader: CounterReader
         self._own_fds: list[int] = []
@@ -64,7 +67,8 @@ class Node:
         """Load or adopt; never raises for what the kernel refuses, see `problems`."""
         lib = self._lib
         rows = self._policy.agent.max_targets + 1  # row 0 is nobody's
-        if lib is not None and self.features.can_trace:
+        self.tier = choose_tier(self.features, self._policy.agent.tier)
+        if lib is not None and self.tier != "none":
             self._load(lib, rows, on_event)
         elif lib is None:
             self.problems.append("nothing is measured: libbpf.so.1 was not found")
@@ -72,7 +76,7 @@ class Node:
             missing = ", ".join(self.features.missing_capabilities)
             self.problems.append(f"nothing is measured: this process lacks {missing}")
         else:
-            self.problems.append("nothing is measured: the kernel has no BTF or no ring buffer")
+            self.problems.append(f"nothing is measured: {tier_problem(self.features)}")
         cpus = possible_cpus(lib) if lib is not None else os.cpu_count() or 1
         self.handles = self._handles(rows, cpus)
         self._reader = CounterReader(self.handles.counters, self.handles.health, rows, cpus)
@@ -175,12 +179,16 @@ class Node:
             )
             pin_dir = None
         try:
-            self.programs = load(lib, Plan(self.features, rows, pin_dir))
+            plan = Plan(self.features, rows, pin_dir)
+            self.programs = load(lib, plan) if self.tier == "btf" else load_bcc(lib, plan)
         except (LibbpfError, OSError) as error:
             self.problems.append(f"nothing is measured: {error}")
             _LOG.error("%s", error)
+            self.tier = "none"
             return
-        if not self.programs.follows_streams:
+        if self.tier == "bcc":
+            self.problems.append(BCC_LIMITS)
+        elif not self.programs.follows_streams:
             self.problems.append(
                 "streams are not followed: the kernel lacks bpf_loop (5.17), socket storage or a"
                 " mounted cgroup2; run-queue delay is measured"

@@ -194,7 +194,7 @@ def findings(features: Features, pin_dir: Path) -> Iterable[Finding]:
         "btf",
         features.btf,
         f"{_BTF} is there" if features.btf else f"{_BTF} is missing",
-        "nothing can be measured: the kernel needs CONFIG_DEBUG_INFO_BTF",
+        "the bcc tier measures instead, where the kernel's headers and bcc are: no streams",
     )
     yield Finding(
         "ring buffer",

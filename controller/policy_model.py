@@ -28,6 +28,7 @@ from controller.policy_tables import Key, plain_fields
 
 Mode = Literal["observe", "shadow", "control"]
 MatchKind = Literal["cgroup", "unit", "command", "port", "slice", "qos"]
+Tier = Literal["auto", "btf", "bcc"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 OtlpProtocol = Literal["grpc", "http"]
 
@@ -303,6 +304,14 @@ class Agent:
         Path,
         Key(directory(), "Where BPF maps and links are pinned; must be on a BPF file system."),
     ] = Path("/sys/fs/bpf/sits")
+    tier: Annotated[
+        Tier,
+        Key(
+            choice("auto", "btf", "bcc"),
+            "Which programs measure: those that need the kernel's BTF, those that bcc compiles"
+            " against its headers, or the first that can be.",
+        ),
+    ] = "auto"
     max_targets: Annotated[
         int, Key(whole(1, 1024), "How many engines and neighbours are followed at once.")
     ] = 64

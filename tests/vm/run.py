@@ -14,9 +14,12 @@ from pathlib import Path
 from types import FrameType
 
 from tests.vm import payload, report
-from tests.vm.rig import apt, cache, disk, image, kernel, machine
+from tests.vm.rig import apt, bcc, cache, disk, image, kernel, machine
 from tests.vm.rig.command import RigError
 from tests.vm.side_by_side import side_by_side
+
+BCC_SERIES = "6.1"
+"""The guest's own release: bcc of the same release compiles for it."""
 
 PROJECT = Path(__file__).resolve().parents[2]
 HOST_PACKAGES = (
@@ -77,6 +80,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="N",
         help="machines at a time; each takes a core and 2 GiB (default: 2)",
     )
+    parser.add_argument(
+        "--bcc",
+        action="store_true",
+        help=f"bring bcc and the headers of kernel {BCC_SERIES} along, for the tests of its tier",
+    )
     parser.add_argument("--refresh", action="store_true", help="look for newer kernels now")
     parser.add_argument("pytest", nargs="*", help="arguments for pytest in the guest, after --")
     return parser.parse_args(argv)
@@ -96,6 +104,10 @@ def test(held: cache.Cache, options: argparse.Namespace) -> list[report.Report]:
     say("packing the project")
     packed = held.scratch()
     payload.pack(PROJECT, packed, options.pytest)
+    if options.bcc:
+        say("bcc and its headers")
+        own = kernel.fetch(held, BCC_SERIES, refresh=options.refresh, notice=say)
+        shutil.copytree(bcc.fetch(held, own), packed / "bcc", symlinks=True)
     disk.ext4(packed, held.work / "payload.ext4")
     say("the Debian image")
     root = image.fetch(held)

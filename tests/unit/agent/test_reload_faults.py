@@ -65,7 +65,7 @@ def test_a_fault_of_the_file_is_told_and_leaves_the_policy_in_force(
     before = desk.policies.policy
     FAULTS[why](desk.file)
     if by_signal:
-        desk.main.call(lambda: desk.policies.reload_here() or {})
+        desk.main.call(desk.policies.reload_here)
         assert why in desk.policies.problem
         (event,) = desk.events
         assert why in event[2]["refused"]

@@ -64,7 +64,7 @@ def agent() -> Iterator[AgentClient]:
 
 
 def test_events_are_found_by_their_fields(agent: AgentClient) -> None:
-    wait_until(lambda: entries("SITS_EVENT=start"), "the start in the journal", PATIENCE_S)
+    wait_until(lambda: bool(entries("SITS_EVENT=start")), "the start in the journal", PATIENCE_S)
     (found,) = entries("SITS_EVENT=start")
     assert found["SITS_SUBJECT"] == "sitsd"
     assert (found["PRIORITY"], found["SYSLOG_IDENTIFIER"]) == ("6", "sitsd")
@@ -74,7 +74,7 @@ def test_events_are_found_by_their_fields(agent: AgentClient) -> None:
 
 def test_a_change_is_found_by_who_asked_for_it_and_quotes_nothing_raw(agent: AgentClient) -> None:
     agent.set_mode("shadow", "a\nSITS_PEER_UID=4\x1b[31m")
-    wait_until(lambda: entries("SITS_CALL=/v1/mode"), "the change in the journal", PATIENCE_S)
+    wait_until(lambda: bool(entries("SITS_CALL=/v1/mode")), "the change in the journal", PATIENCE_S)
     (found,) = entries("SITS_CALL=/v1/mode")
     assert (found["SITS_PEER_UID"], found["SITS_PEER_PID"]) == ("0", str(os.getpid()))
     assert entries("SITS_PEER_UID=4") == []
@@ -95,7 +95,7 @@ def test_a_refusal_is_a_warning(agent: AgentClient) -> None:
             os._exit(0 if error.status == 403 else 1)
         os._exit(2)
     assert os.waitpid(pid, 0)[1] == 0
-    wait_until(lambda: entries("SITS_PEER_UID=65534"), "the refusal", PATIENCE_S)
+    wait_until(lambda: bool(entries("SITS_PEER_UID=65534")), "the refusal", PATIENCE_S)
     (found,) = entries("SITS_PEER_UID=65534")
     assert found["PRIORITY"] == "4"
     assert agent.status()["mode"] != "control"
@@ -133,7 +133,7 @@ def test_a_datagram_of_ours_is_what_journald_takes() -> None:
         )
         return done.stdout.splitlines()
 
-    wait_until(lambda: found("PRIORITY=5"), "the datagram in the journal", PATIENCE_S)
+    wait_until(lambda: bool(found("PRIORITY=5")), "the datagram in the journal", PATIENCE_S)
     texts = [json.loads(line) for line in found("PRIORITY=5")]
     ours = [each for each in texts if "SITS_PROOF" in each]
     assert [each["SITS_PROOF"] for each in ours] == ["a\nSITS_FORGED=1\n"]
