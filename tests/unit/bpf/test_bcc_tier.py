@@ -23,25 +23,25 @@ from tests.unit.bpf.test_features import ALL
 
 NEW_SWITCH = """TRACE_EVENT(sched_switch,
 
-	TP_PROTO(bool preempt,
-		 struct task_struct *prev,
-		 struct task_struct *next,
-		 unsigned int prev_state),
+  TP_PROTO(bool preempt,
+    struct task_struct *prev,
+    struct task_struct *next,
+    unsigned int prev_state),
 
-	TP_ARGS(preempt, prev, next, prev_state),
+  TP_ARGS(preempt, prev, next, prev_state),
 """
-OLD_SWITCH = NEW_SWITCH.replace(",\n\t\t unsigned int prev_state)", ")")
+OLD_SWITCH = NEW_SWITCH.replace(",\n    unsigned int prev_state)", ")")
 OLD_RETRANSMIT = """DEFINE_EVENT(tcp_event_sk_skb, tcp_retransmit_skb,
 
-	TP_PROTO(const struct sock *sk, const struct sk_buff *skb),
+  TP_PROTO(const struct sock *sk, const struct sk_buff *skb),
 
-	TP_ARGS(sk, skb)
+  TP_ARGS(sk, skb)
 """
 NEW_RETRANSMIT = """TRACE_EVENT(tcp_retransmit_skb,
 
-	TP_PROTO(const struct sock *sk, const struct sk_buff *skb, int err),
+  TP_PROTO(const struct sock *sk, const struct sk_buff *skb, int err),
 
-	TP_ARGS(sk, skb, err),
+  TP_ARGS(sk, skb, err),
 """
 FACTS = HeaderFacts("__state", True, False)
 
@@ -50,19 +50,19 @@ FACTS = HeaderFacts("__state", True, False)
     ("sched", "switch", "retransmit", "expected"),
     [
         (
-            "	volatile long state;",
+            "  volatile long state;",
             OLD_SWITCH,
             OLD_RETRANSMIT,
             HeaderFacts("state", False, False),
         ),
         (
-            "	unsigned int __state;",
+            "  unsigned __state;",
             NEW_SWITCH,
             OLD_RETRANSMIT,
             HeaderFacts("__state", True, False),
         ),
         (
-            "	unsigned int __state;",
+            "  unsigned __state;",
             NEW_SWITCH,
             NEW_RETRANSMIT,
             HeaderFacts("__state", True, True),
