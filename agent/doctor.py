@@ -23,7 +23,7 @@ def doctor_answer(node: Node, agent: Agent, journal: Journal, gpus: Look) -> Jso
             {"name": f.name, "ok": f.ok, "detail": f.detail, "cost": "" if f.ok else f.cost}
             for f in found
         ]
-        + [_journal(journal), exposure(agent), _operators(agent), _gpus(gpus)],
+        + [_tier(node), _journal(journal), exposure(agent), _operators(agent), _gpus(gpus)],
         "limits": {name: getattr(health, name) for name in type(health).__slots__}
         | {"journal_rows": journal.dropped},
         "programs": [

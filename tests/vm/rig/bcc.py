@@ -48,10 +48,15 @@ def fetch(cache: Cache, kernel: Kernel) -> Path:
             source = tree / "usr/src" / name
             if not source.is_dir():
                 raise RigError(f"package {name} has no {source.relative_to(tree)}")
-            shutil.copytree(source, into / "headers", symlinks=True, dirs_exist_ok=True)
-        # what programs are compiled against; not what modules are built with
-        for name in ("scripts", "tools"):
-            (into / "headers" / name).unlink(missing_ok=True)
+            # without links to what modules are built with: programs need none of it
+            links = [path.name for path in source.iterdir() if path.is_symlink()]
+            shutil.copytree(
+                source,
+                into / "headers",
+                symlinks=True,
+                dirs_exist_ok=True,
+                ignore=lambda at, _, top=source, found=links: found if Path(at) == top else (),
+            )
         for name in ("usr/lib/x86_64-linux-gnu", "usr/lib/python3", "lib/x86_64-linux-gnu"):
             if (tree / name).is_dir():
                 shutil.copytree(
