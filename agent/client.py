@@ -1,6 +1,5 @@
 """The other end of the admin API: one request a connection, and an error a person can act on."""
 
-import http.client
 import json
 import socket
 import stat
@@ -9,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
+
+from agent.unix_http import NotHttpError, exchange
 
 TIMEOUT_S: Final = 5.0
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
@@ -172,19 +173,12 @@ class AgentClient:
         return self._ask("GET", f"/v1/{call}?{given}" if given else f"/v1/{call}")
 
     def _ask(self, method: str, target: str, body: bytes | None = None) -> dict[str, Any]:
-        connection = http.client.HTTPConnection("localhost")
         try:
-            connection.sock = _connect(self.path, self.timeout_s)
-            connection.request(method, target, body)
-            with connection.getresponse() as response:
-                content = response.read(MAX_ANSWER_BYTES + 1)
-                if response.length:  # what it announced and did not send
-                    raise http.client.IncompleteRead(content, response.length)
-        except (OSError, http.client.HTTPException) as error:
+            with _connect(self.path, self.timeout_s) as sock:
+                status, content = exchange(sock, method, target, body, MAX_ANSWER_BYTES + 1)
+        except (OSError, NotHttpError) as error:
             raise UnreachableError(_unreachable(self.path, self.timeout_s, error)) from None
-        finally:
-            connection.close()
-        return _answer(self.path, response.status, content)
+        return _answer(self.path, status, content)
 
 
 def _connect(path: Path, timeout_s: float) -> socket.socket:
@@ -217,8 +211,7 @@ def _unreachable(path: Path, timeout_s: float, error: Exception) -> str:
             why = f"permission denied; {_who_may(path)}"
         case TimeoutError():
             why = f"no answer within {timeout_s:g} s; is it well? `journalctl -u sitsd`"
-        # An answer that was not HTTP; RemoteDisconnected is a ConnectionError too, and no answer.
-        case http.client.HTTPException() if not isinstance(error, ConnectionError):
+        case NotHttpError():
             return _nonsense(path, "not HTTP")
         case ConnectionError():
             why = "it hung up without an answer; is it well? `journalctl -u sitsd`"

@@ -6,7 +6,6 @@ from typing import Final
 import click
 
 from agent.cli import USAGE, fail
-from agent.passwords import user_line
 
 MAX_PASSWORD_BYTES: Final = 512
 
@@ -18,6 +17,8 @@ def metrics_user(name: str) -> None:
 
     The password itself is kept nowhere. As in: sitsctl metrics-user scraper >>/etc/sits/users
     """
+    from agent.passwords import user_line
+
     if sys.stdin.isatty():
         password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
     else:

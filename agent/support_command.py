@@ -3,8 +3,6 @@
 import io
 import json
 import os
-import platform
-import tarfile
 import time
 from pathlib import Path
 from typing import Final
@@ -35,6 +33,8 @@ def support(output: Path | None, socket_path: Path | None) -> None:
 
     Without an agent that answers it has what this process sees. An existing file is not touched.
     """
+    import tarfile
+
     from agent.support import ask, questions
 
     agent = agent_client(socket_path)
@@ -61,6 +61,7 @@ def support(output: Path | None, socket_path: Path | None) -> None:
 
 def _machine() -> dict[str, object]:
     """This machine, by what matters; not its name."""
+    import platform
     from importlib.metadata import version
 
     from agent.sitsctl import probe_findings

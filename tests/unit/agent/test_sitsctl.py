@@ -701,6 +701,14 @@ def test_what_is_not_needed_is_not_imported(setting: Setting, arguments: list[st
     assert imported.isdisjoint({"rich", "psutil", "prometheus_client", "numpy", "tomllib"})
 
 
+@pytest.mark.parametrize("arguments", [["status"], ["status", "--json"]])
+def test_what_takes_long_to_import_is_not_needed_for_a_status(
+    setting: Setting, arguments: list[str]
+) -> None:
+    imported = imported_by(*arguments, socket_path=setting.path)
+    assert imported.isdisjoint({"ssl", "email", "http", "tarfile", "sqlite3", "asyncio", "ctypes"})
+
+
 def test_rich_is_imported_where_people_read(setting: Setting) -> None:
     assert "rich" in imported_by("status", socket_path=setting.path)
 
