@@ -17,6 +17,7 @@ from controller.limits.freezer import MAX_PACKET
 ANSWER_MS: Final = 50
 """How long a freeze may take to be made; the fast loop waits for no more than that."""
 START_TIMEOUT_NS: Final = 10_000_000_000
+END_TIMEOUT_S: Final = 5.0
 
 _PACKAGES: Final = Path(__file__).parents[2]
 _MODULE: Final = "controller.limits.freezer"
@@ -44,6 +45,7 @@ class FreezerClient:
         self._sock: socket.socket | None = None
         self._ready = False
         self._started_ns = 0
+        self._killed: list[Popen[bytes]] = []
         self._thaws: list[Thaw] = []
 
     @property
@@ -96,7 +98,10 @@ class FreezerClient:
             "begin_by_ns": min(latest_ns, until_ns),
         }
         if self._send(request):
-            while (left_ms := (latest_ns - time.monotonic_ns()) / 1e6) > 0 and self.alive:
+            left_ms = float(ANSWER_MS)
+            # Once more when the time is up: it may be we who had no CPU.
+            while left_ms > 0 and self.alive:
+                left_ms = max(0, latest_ns - time.monotonic_ns()) / 1e6
                 for answer in self._hear(left_ms):
                     if answer["file"] != str(file):
                         continue
@@ -124,10 +129,14 @@ class FreezerClient:
             self._sock = None
         if self._process is not None:
             try:
-                self._process.wait(1)
+                self._process.wait(END_TIMEOUT_S)
             except TimeoutExpired:
-                self._give_up()
+                self._process.kill()
+                self._process.wait()
             self._process = None
+        for process in self._killed:
+            process.wait()
+        self._killed.clear()
 
     def _send(self, request: dict[str, Any]) -> bool:
         if self._sock is not None:
@@ -174,5 +183,8 @@ class FreezerClient:
         self._ready = False
         if self._process is not None:
             self._process.kill()
+            self._killed.append(self._process)
+            self._process = None
             with suppress(TimeoutExpired):
-                self._process.wait(ANSWER_MS / 1e3)
+                self._killed[-1].wait(ANSWER_MS / 1e3)
+        self._killed = [process for process in self._killed if process.poll() is None]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from controller.limits.cgroup import CgroupError, CgroupGoneError, read_mount_points
-from controller.limits.change import Change, shown
+from controller.limits.change import KEYED, Change, shown
 from controller.limits.cpu import apply
 from controller.limits.undo_list import Entry, load, locked, save
 
@@ -86,11 +86,12 @@ def restore(entries: Sequence[Entry]) -> Report:
 
 
 def read_entry(entry: Entry) -> str | None:
-    """What the entry's file holds; None if its cgroup is gone, or another has taken its name."""
+    """What the entry's file holds; None if it is gone, or its cgroup is another now."""
     try:
         if entry.file.parent.stat().st_ino != entry.cgroup_id:
             return None
-        return shown(entry.file, entry.original)
+        text = shown(entry.file, entry.original)
+        return None if not text and entry.file.name in KEYED else text
     except (FileNotFoundError, NotADirectoryError, CgroupGoneError):
         return None
 

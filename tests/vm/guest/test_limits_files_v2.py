@@ -4,9 +4,11 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from controller.limits.block_io import read_io_weight
 from controller.limits.cgroup import CgroupError, Group, cpu_group, read_hierarchies
 from controller.limits.freezes import Thawed
 from controller.limits.freezing import is_frozen
-from controller.limits.guard import start_guard
+from controller.limits.guard import watch
 from controller.limits.holds import Held, Lapsed
 from controller.limits.limiter import Limiter
 from controller.limits.memory import read_memory_high
@@ -25,32 +27,6 @@ from tests.vm.guest.conftest import ROOT, Burn, MakeCgroup, cgroups, cpu_stat, w
 
 MIB = 1 << 20
 FILES = ("cpu.weight", "cpu.max", "memory.high", "io.weight", "cgroup.freeze")
-
-# Sets every limit on the groups named, again and again, each time to something else.
-HOLDER = """
-import random, sys, time
-from contextlib import suppress
-from pathlib import Path
-from controller.limits.cgroup import CgroupError, cpu_group, read_hierarchies
-from controller.limits.limiter import Limiter
-groups = [cpu_group(read_hierarchies(), path) for path in sys.argv[3:]]
-limiter = Limiter(Path(sys.argv[1]), int(sys.argv[2]))
-limiter.prepare_to_freeze(wait_ms=60_000)
-print("ready", flush=True)
-while True:
-    group, number = random.choice(groups), random.randrange(2, 100)
-    limiter.set_weight(group, number, "busy")
-    limiter.set_quota(group, number / 50, "busy")
-    limiter.set_memory_high(group, number << 20, "busy")
-    if (group.directory / "io.weight").exists():
-        limiter.set_io_weight(group, number, "busy")
-    with suppress(CgroupError):
-        limiter.freeze(group, 2_000, "busy")
-    limiter.thawed()
-    if number < 30:
-        limiter.release(group)
-    limiter.heartbeat(time.monotonic_ns())
-"""
 
 
 @pytest.fixture
@@ -62,9 +38,8 @@ def make() -> Iterator[MakeCgroup]:
 
 @pytest.fixture
 def limiter(tmp_path: Path) -> Iterator[Limiter]:
-    """A limiter that is ready to freeze, and whose limits end with the test."""
+    """A limiter whose limits end with the test."""
     made = Limiter(tmp_path / "undo")
-    assert made.prepare_to_freeze(wait_ms=60_000)
     yield made
     made.release_all()
     made.close()
@@ -73,6 +48,12 @@ def limiter(tmp_path: Path) -> Iterator[Limiter]:
 def group_at(directory: Path) -> Group:
     """Return the group whose directory this is."""
     return cpu_group(read_hierarchies(), f"/{directory.relative_to(ROOT)}")
+
+
+def freeze(limiter: Limiter, group: Group) -> Held | Foreign:
+    """Freeze a group for long, once the freezer is there."""
+    assert limiter.prepare_to_freeze(wait_ms=60_000)
+    return limiter.freeze(group, 5_000, "test")
 
 
 def values(group: Group) -> dict[str, str]:
@@ -87,7 +68,7 @@ def test_a_frozen_group_uses_no_cpu_and_goes_on_by_itself(
     group = group_at(make("neighbour"))
     burn(group.directory)
     before = values(group)
-    assert isinstance(limiter.freeze(group, 5_000, "test"), Held)
+    assert isinstance(freeze(limiter, group), Held)
     wait_until(lambda: is_frozen(group), "every process standing still")
     used = cpu_stat(group.directory)["usage_usec"]
     time.sleep(0.5)
@@ -151,7 +132,7 @@ SETTERS: dict[str, Callable[[Limiter, Group], object]] = {
     "cpu.max": lambda limiter, group: limiter.set_quota(group, 0.5, "test"),
     "memory.high": lambda limiter, group: limiter.set_memory_high(group, MIB, "test"),
     "io.weight": lambda limiter, group: limiter.set_io_weight(group, 10, "test"),
-    "cgroup.freeze": lambda limiter, group: limiter.freeze(group, 5_000, "test"),
+    "cgroup.freeze": freeze,
 }
 OTHERS = {
     "cpu.weight": "55",
@@ -188,7 +169,7 @@ def test_what_another_controller_writes_is_left_to_it_and_told(
 def test_a_frozen_group_can_be_killed(make: MakeCgroup, burn: Burn, limiter: Limiter) -> None:
     group = group_at(make("neighbour"))
     process = burn(group.directory)
-    limiter.freeze(group, 5_000, "test")
+    freeze(limiter, group)
     wait_until(lambda: is_frozen(group), "every process standing still")
     process.kill()
     assert process.wait(60) == -signal.SIGKILL
@@ -205,37 +186,70 @@ def test_a_group_that_vanishes_is_let_go_with_all_its_limits(
     assert limiter.held() == ()
 
 
+def hold(undo_path: Path, alive: int, groups: list[Group]) -> None:
+    """Set every limit, again and again, each time to something else, until killed."""
+    limiter, chance = Limiter(undo_path, alive), random.Random(os.getpid())
+    while True:
+        group, number = chance.choice(groups), chance.randrange(2, 100)
+        limiter.set_weight(group, number, "busy")
+        limiter.set_quota(group, number / 50, "busy")
+        limiter.set_memory_high(group, number << 20, "busy")
+        if (group.directory / "io.weight").exists():
+            limiter.set_io_weight(group, number, "busy")
+        with suppress(CgroupError):  # while the freezer is being started
+            limiter.freeze(group, 2_000, "busy")
+        limiter.thawed()
+        if number < 30:
+            limiter.release(group)
+        limiter.heartbeat(time.monotonic_ns())
+
+
+def forked(work: Callable[[], object], closed: int) -> int:
+    """Do something in a child, which has not the descriptor `closed`; its pid.
+
+    A new Python takes seconds here; what is run is the same.
+    """
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(closed)
+            work()
+        finally:
+            os._exit(0)
+    return pid
+
+
 def test_a_holder_killed_at_thirty_random_moments_leaves_no_value_and_nothing_frozen(
-    make: MakeCgroup, burn: Burn, tmp_path: Path
+    make: MakeCgroup, tmp_path: Path
 ) -> None:
     groups = [group_at(make(f"neighbour{n}")) for n in range(2)]
-    for group in groups:
-        burn(group.directory)
     before = [values(group) for group in groups]
-    chance, changed = random.Random(30), 0
+    chance, changed = random.Random(30), Counter[str]()
     for moment in range(30):
         path = tmp_path / f"undo-{moment}"
-        # Half of them with a guard that dies with the holder: then the list is run by the next.
-        guard, alive = start_guard(path, timeout_ms=600_000)
-        with subprocess.Popen(
-            [sys.executable, "-c", HOLDER, path, str(alive), *(group.path for group in groups)],
-            stdout=subprocess.PIPE,
-            pass_fds=(alive,),
-        ) as holder:
-            os.close(alive)
-            assert holder.stdout is not None
-            assert holder.stdout.readline() == b"ready\n"
-            time.sleep(chance.uniform(0, 0.3))
-            if moment % 2:
-                guard.kill()
-            holder.kill()
-        changed += [values(group) for group in groups] != before
-        code = guard.wait(60)
+        read_fd, alive = os.pipe()
+        guard = forked(partial(watch, path, read_fd, 600_000), closed=alive)
+        holder = forked(partial(hold, path, alive, groups), closed=read_fd)
+        os.close(read_fd)
+        time.sleep(chance.uniform(0.1, 2))
+        # Half of them with a guard that dies with the holder: then the next one runs the list.
         if moment % 2:
-            run_undo(path)
-        else:
-            assert code == 0
+            os.kill(guard, signal.SIGKILL)
+        os.kill(holder, signal.SIGKILL)
+        os.close(alive)
+        found = [values(group) for group in groups]
+        changed.update(
+            name for old, now in zip(before, found, strict=True) for name in differ(old, now)
+        )
+        for pid in (holder, guard):
+            os.waitpid(pid, 0)
+        run_undo(path)
         wait_until(lambda: not any(is_frozen(group) for group in groups), "nothing frozen")
         assert [values(group) for group in groups] == before
         assert not path.exists()
-    assert changed > 0, "no moment was one at which anything was held"
+    assert {"cpu.weight", "cpu.max", "memory.high"} <= changed.keys(), "nothing was held then"
+
+
+def differ(old: dict[str, str], now: dict[str, str]) -> list[str]:
+    """Return the names of what is not as it was."""
+    return [name for name in old if old[name] != now[name]]
