@@ -53,7 +53,16 @@ class Rig:
         files = [self.directory / name for name in ("undo.json", "pids", "count")]
         v1 = {"FREEZER": "v1"} if self.one_freezer.v2 is None else {}
         # At the usual priority from its first instruction on, whatever the tests run at.
-        command = ["chrt", "-o", "0", sys.executable, RIG, "agent", *files, *named]
+        command: list[str | Path] = [
+            "chrt",
+            "-o",
+            "0",
+            sys.executable,
+            RIG,
+            "agent",
+            *files,
+            *named,
+        ]
         self.agent = subprocess.Popen(command, env=os.environ | v1)
 
     def freezes(self) -> list[str]:
