@@ -40,7 +40,8 @@ from controller.watch import THROTTLING_EVERY_NS, EngineWatch
 from controller.wire import Channel, EngineTarget, Message, parse_targets
 
 STATUS_EVERY_NS: Final = 250_000_000
-LIMITS_EVERY_NS: Final = 1_000_000_000
+LIMITS_EVERY_NS: Final = 500_000_000
+"""So that what somebody else wrote is left to him, and told, within a second."""
 SAMPLE_EVERY_NS: Final = 1_000_000_000
 EDGE_SPACING_NS: Final = 3_000_000
 """Edges closer together than this share one tick: under contention the kernel raises many."""

@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -27,6 +28,21 @@ from tests.vm.guest.conftest import ROOT, Burn, MakeCgroup, cgroups, cpu_stat, w
 
 MIB = 1 << 20
 FILES = ("cpu.weight", "cpu.max", "memory.high", "io.weight", "cgroup.freeze")
+
+
+# Freezes the group named in its second argument, says so, and stays.
+FREEZER = """
+import sys, time
+from pathlib import Path
+from controller.limits.cgroup import cpu_group, read_hierarchies
+from controller.limits.limiter import Limiter
+limiter = Limiter(Path(sys.argv[1]))
+assert limiter.prepare_to_freeze(wait_ms=60_000)
+limiter.freeze(cpu_group(read_hierarchies(), sys.argv[2]), 5_000, "test")
+time.sleep(600)
+"""
+
+PROJECT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -154,7 +170,7 @@ def test_what_another_controller_writes_is_left_to_it_and_told(
     assert isinstance(SETTERS[name](limiter, group), Held)
     file.write_text(OTHERS[name])
     theirs = file.read_text()
-    # The loop looks each second; one look is enough.
+    # The loop looks twice a second; one look is enough.
     noticed = limiter.check()
     if name == "cgroup.freeze":
         assert [each.held.file for each in limiter.thawed()] == [file]
@@ -253,3 +269,24 @@ def test_a_holder_killed_at_thirty_random_moments_leaves_no_value_and_nothing_fr
 def differ(old: dict[str, str], now: dict[str, str]) -> list[str]:
     """Return the names of what is not as it was."""
     return [name for name in old if old[name] != now[name]]
+
+
+def test_a_service_killed_with_its_freezer_leaves_nothing_frozen(
+    make: MakeCgroup, burn: Burn, tmp_path: Path
+) -> None:
+    group, undo = group_at(make("neighbour")), tmp_path / "undo"
+    burn(group.directory)
+    name = "sits-freezes.service"
+    stop = f"ExecStopPost={sys.executable} -m controller.limits.undo {undo}"
+    properties = ("-p", f"WorkingDirectory={PROJECT}", "-p", "KillMode=mixed", "-p", stop)
+    command = (sys.executable, "-c", FREEZER, str(undo), group.path)
+    subprocess.run(
+        ["systemd-run", "--quiet", "--collect", f"--unit={name}", *properties, *command], check=True
+    )
+    wait_until(lambda: is_frozen(group), "a frozen group")
+    listed = undo.read_text()
+    assert '"until_ns": null' not in listed
+    # Not one at a time: whoever could thaw is gone at once, and long before the deadline.
+    subprocess.run(["systemctl", "kill", "--signal=KILL", name], check=True)
+    wait_until(lambda: not is_frozen(group), "a thawed group")
+    wait_until(lambda: not undo.exists(), "an empty list")

@@ -1,4 +1,5 @@
 import threading
+import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -223,3 +224,42 @@ def test_the_command_says_what_it_did_and_fails_on_a_broken_list(
     assert undo.main([str(path)]) == 1
     assert f"could not read undo list '{path}', line 1" in capsys.readouterr().out
     assert undo.main([]) == 2
+
+
+def frozen(directory: Path, until_ns: int) -> Entry:
+    """A group that we have frozen until then, as the list says it."""
+    (directory / "cgroup.freeze").write_text("1\n")
+    cgroup_id = directory.stat().st_ino
+    return Entry(directory / "cgroup.freeze", "0", ("1",), "test", "a test", 1, cgroup_id, until_ns)
+
+
+def test_only_freezes_that_are_overdue_are_ended_and_the_list_stays_as_it_is(
+    v2: Hierarchies, path: Path
+) -> None:
+    assert v2.v2 is not None
+    now_ns = time.monotonic_ns()
+    late = frozen(v2.v2.point / "engine", now_ns - 10**9)
+    due = frozen(v2.v2.point / "neighbour", now_ns + 10**12)
+    undo_list.save(path, [late, due])
+    report, next_ns = undo.thaw_overdue(path, [v2.v2.point])
+    assert report.restored == (late,)
+    assert next_ns == now_ns + 10**12 + undo.THAW_GRACE_NS
+    assert (late.file.read_text(), due.file.read_text()) == ("0", "1\n")
+    assert undo_list.load(path, [v2.v2.point]) == ((late, due), ())
+
+
+def test_an_overdue_freeze_is_ended_while_somebody_holds_the_list(
+    v2: Hierarchies, path: Path
+) -> None:
+    assert v2.v2 is not None
+    entry = frozen(v2.v2.point / "engine", 1)
+    undo_list.save(path, [entry])
+    with undo_list.locked(path, 0):
+        assert undo.thaw_overdue(path, [v2.v2.point])[0].restored == (entry,)
+    assert entry.file.read_text() == "0"
+
+
+def test_limits_without_a_deadline_are_no_freezes(v2: Hierarchies, path: Path) -> None:
+    assert v2.v2 is not None
+    undo_list.save(path, [replace(frozen(v2.v2.point / "engine", 1), until_ns=None)])
+    assert undo.thaw_overdue(path, [v2.v2.point]) == (undo.Report(), None)
