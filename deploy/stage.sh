@@ -32,7 +32,7 @@ done
 
 mkdir -p "$at/share/doc"
 install -m 644 docs/*.md "$at/share/doc/"
-install -m 644 systemd/containers.conf systemd/network.conf systemd/policy.toml "$at/share/"
+install -m 644 systemd/bcc.conf systemd/containers.conf systemd/network.conf systemd/policy.toml "$at/share/"
 install -D -m 644 systemd/sits.sysusers "$root${vendor}/sysusers.d/sits.conf"
 install -D -m 644 systemd/sits.tmpfiles "$root${vendor}/tmpfiles.d/sits.conf"
 mkdir -p "$units"
