@@ -26,7 +26,7 @@ global:
 scrape_configs:
   - job_name: sits
     static_configs: [{{targets: ["{target}"]}}]
-"""
+{more}"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +75,18 @@ class Prometheus:
 
 
 @contextmanager
-def prometheus(target: str) -> Iterator[Prometheus]:
-    """A server that scrapes `target`, an address and a port; nothing of it is left at the end."""
+def prometheus(target: str, more: str = "") -> Iterator[Prometheus]:
+    """A server that scrapes `target`, an address and a port; nothing of it is left at the end.
+
+    `more` are lines of its scrape configuration.
+    """
     command = shutil.which("prometheus")
     assert command is not None, f"prometheus is not installed (Debian: {PACKAGE})"
     with tempfile.TemporaryDirectory() as made, socket.create_server(("127.0.0.1", 0)) as probe:
         directory, port = Path(made), probe.getsockname()[1]
         probe.close()
         config = directory / "prometheus.yml"
-        config.write_text(_CONFIG.format(target=target))
+        config.write_text(_CONFIG.format(target=target, more=more))
         log = directory / "log"
         arguments = [
             f"--config.file={config}",
