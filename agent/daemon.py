@@ -40,6 +40,7 @@ from agent.main_thread import MainThread
 from agent.metrics import EngineFigures, Figures, FiguresCollector
 from agent.neighbour_metrics import NeighbourFigures
 from agent.node import HISTOGRAMS, Node
+from agent.node_labels import NodeLabels, labels_of
 from agent.notify import notify
 from agent.outcomes import AFTER_NS, Outcomes
 from agent.page.answer import PageAnswer
@@ -125,6 +126,7 @@ class Daemon:
         self._gpu_owners = Owners()
         self._gpus = Gpus(policy.agent.gpu_interval_ms, self._gpu_owners.owner)
         self._state.gpus = self._gpus
+        self._labels = NodeLabels(policy.agent.nfd_file)
         self._advisor = Advisor()
         self._columns = Columns()
         hierarchies = read_hierarchies()
@@ -280,6 +282,7 @@ class Daemon:
         self._changes.close("the agent stops")
         self._adapters.stop()
         self._gpus.stop()
+        self._labels.close()
         self._sampler.stop()
         self._judge.settle(at_once=True)
         if self._tracing is not None:
@@ -358,6 +361,8 @@ class Daemon:
     def _look_inside(self) -> None:
         """What is wrong with the agent itself, and with the GPUs."""
         self._state.set_problems("gpu", self._gpus.problems)
+        self._labels.show(labels_of(self._state.status()))
+        self._state.set_problems("labels", [self._labels.problem] if self._labels.problem else [])
         journal = self._recorder.journal
         lost = journal.dropped + self._recorder.dropped
         said = (
@@ -574,6 +579,7 @@ class Daemon:
         self._node.set_policy(policy)
         self._adapters.set_policy(policy)
         self._gpus.set_interval(policy.agent.gpu_interval_ms)
+        self._labels.move(policy.agent.nfd_file)
         self._supervisor.set_policy(policy, afresh)
         if mode is not None:
             self._supervisor.set_mode(mode, "the policy says so")

@@ -20,6 +20,12 @@ _FIGURES: Final = (
         "per_request_bytes",
     ),
     (
+        "sits_engine_gpu_memory_fragmentation_ratio",
+        "Share of a GPU's memory that one block can't have: (total - largest free block) / total,"
+        " as the engine's allocator shows it; absent where it does not.",
+        "gpu_fragmentation",
+    ),
+    (
         "sits_engine_running_cap",
         "Requests that may run while memory runs short; absent while it does not.",
         "running_cap",

@@ -6,6 +6,8 @@ Only for engines whose allocator can be seen: without a map it is unknown, not z
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from controller.engines.page import Allocator
+
 
 class Block(NamedTuple):
     """An allocated block: where it begins and how long it is, in bytes."""
@@ -50,6 +52,11 @@ def scatter(sizes: Sequence[int]) -> float:
     """
     free = sum(sizes)
     return (free - max(sizes)) / free if free else 0.0
+
+
+def of_allocator(allocator: Allocator | None) -> float | None:
+    """Seed A13 for what an engine's allocator shows; None where that is not known."""
+    return unavailable([allocator.largest], allocator.total) if allocator is not None else None
 
 
 def unavailable(sizes: Sequence[int], total: int) -> float:

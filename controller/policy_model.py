@@ -333,6 +333,14 @@ class Agent:
             "How often the GPUs are looked at through NVML; 0 means never.",
         ),
     ] = 1000
+    nfd_file: Annotated[
+        Path | None,
+        Key(
+            file(),
+            "A file in which Kubernetes' node-feature-discovery finds the node's labels; without it"
+            " none is written.",
+        ),
+    ] = None
 
     @property
     def adapters_dir(self) -> Path:

@@ -15,6 +15,7 @@ from controller.cpu_limits import CpuMemory, CpuView
 from controller.engines.link import OWNER, EngineLink
 from controller.engines.page import STEP_SLOTS, EngineNow, Step
 from controller.figures import Figures
+from controller.fragmentation import of_allocator
 from controller.limits.cgroup import Group
 from controller.memory_sentinel import MemoryView, SentinelMemory
 from controller.memory_watch import MemoryWatch, memory_status
@@ -366,7 +367,8 @@ class EngineWatch:
             if self.base_weight is None
             else {"value": self.cpu.weight or self.base_weight, "base": self.base_weight},
             "group_detail": self.group_detail,
-            "memory": memory_status(self.memory.view, self.sentinel),
+            "memory": memory_status(self.memory.view, self.sentinel)
+            | {"gpu_fragmentation": of_allocator(link.allocator() if link is not None else None)},
             "model": {
                 "trusted": model.trusted,
                 "base_ms": model.base_ms,

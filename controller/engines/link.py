@@ -12,7 +12,7 @@ from typing import Any, Final
 from controller.engines.client import EngineClient, EngineError, Event, Response
 from controller.engines.contract import RELOAD, ContractError, Hello, parse_hello
 from controller.engines.holding import Holding, difference
-from controller.engines.page import EngineNow, Step
+from controller.engines.page import Allocator, EngineNow, Step
 from controller.engines.showing import Showing
 from controller.engines.told import Ack, LeaseSeen, LinkState, Notice, Vote
 from controller.engines.values import MOST, numbers, whole
@@ -247,6 +247,10 @@ class EngineLink:
                 self._client.on_writable()
         except EngineError as error:
             self._lose(now_ns, str(error))
+
+    def allocator(self) -> Allocator | None:
+        """How the engine's allocator stands, where its page says it."""
+        return self._showing.allocator()
 
     def read_page(self) -> Sequence[Step]:
         """Refresh `now` from the page; returns the steps that ended since the last look."""

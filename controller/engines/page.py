@@ -29,6 +29,8 @@ _NOW: Final = struct.Struct("<22Q")
 _STEP: Final = struct.Struct("<6Q")
 _NOW_AT: Final = 64
 _STEPS_AT: Final = 256
+_ALLOCATOR: Final = struct.Struct("<3Q")
+_ALLOCATOR_AT: Final = 3328
 PAGE_BYTES: Final = 4096
 _NOW_END: Final = _NOW_AT + _NOW.size
 _SWAPPED: Final = sys.byteorder != "little"
@@ -72,6 +74,18 @@ class EngineNow:
     longest_deferral_ms: int = 0
     shed_total: int = 0
     on_time_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Allocator:
+    """What the engine's allocator has of its GPU's memory, in bytes.
+
+    `free` bytes of `total` could be allocated, `largest` of them in one piece.
+    """
+
+    total: int
+    free: int
+    largest: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +157,14 @@ class PageWriter:
         self._sequence += 2
         _SEQUENCE.pack_into(self._map, _SEQUENCE_AT, self._sequence)
 
+    def show_allocator(self, allocator: Allocator) -> None:
+        """Show how the allocator stands; to be called as seldom as it costs to find out."""
+        figures = (allocator.total, allocator.free, allocator.largest)
+        _SEQUENCE.pack_into(self._map, _SEQUENCE_AT, self._sequence + 1)
+        _ALLOCATOR.pack_into(self._map, _ALLOCATOR_AT, *figures)
+        self._sequence += 2
+        _SEQUENCE.pack_into(self._map, _SEQUENCE_AT, self._sequence)
+
     def close(self) -> None:
         """Unmap the page and remove its file."""
         self._map.close()
@@ -187,6 +209,17 @@ class PageReader:
             )
             return now, [step for i, step in enumerate(steps, first) if step.index == i]
         return None
+
+    def allocator(self) -> Allocator | None:
+        """How the engine's allocator stands; None where it does not say, or says what can't be."""
+        before = self._bytes(_SEQUENCE.size, _SEQUENCE_AT)
+        figures = self._bytes(_ALLOCATOR.size, _ALLOCATOR_AT)
+        whole = len(before) == _SEQUENCE.size and len(figures) == _ALLOCATOR.size
+        if not whole or before[0] & 1 or before != self._bytes(_SEQUENCE.size, _SEQUENCE_AT):
+            return None
+        found = Allocator(*_ALLOCATOR.unpack(figures))
+        possible = found.total > 0 and found.largest <= found.free <= found.total
+        return found if possible else None
 
     def close(self) -> None:
         """Close the page."""

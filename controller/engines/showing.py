@@ -7,7 +7,7 @@ from typing import Any
 
 from controller.engines.contract import Hello
 from controller.engines.nonsense import nonsense
-from controller.engines.page import EngineNow, PageError, PageReader, Step
+from controller.engines.page import Allocator, EngineNow, PageError, PageReader, Step
 
 
 class Showing:
@@ -54,6 +54,10 @@ class Showing:
         self._last_step = now.steps
         self._take(now)
         return steps
+
+    def allocator(self) -> Allocator | None:
+        """How the engine's allocator stands, where its page says it."""
+        return self._page.allocator() if self._page is not None else None
 
     def hear(self, stats: object) -> None:
         """Take the `now` of an answer to `stats`."""

@@ -87,6 +87,7 @@ def policies(draw: st.DrawFn) -> Policy:
                 discovery_interval_ms=st.integers(100, 60_000),
                 attach_root=st.booleans(),
                 gpu_interval_ms=st.integers(0, 60_000),
+                nfd_file=st.sampled_from([None, Path("/etc/nfd/sits")]),
             )
         ),
         controller=draw(

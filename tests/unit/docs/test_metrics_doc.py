@@ -39,6 +39,7 @@ STATUS = {
         "limit_bytes": 2,
         "per_request_bytes": 1.0,
         "running_cap": 4,
+        "gpu_fragmentation": 0.5,
         "short": "",
         "held": {"batch": 1},
     },

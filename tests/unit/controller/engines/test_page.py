@@ -9,12 +9,14 @@ import pytest
 from controller.engines.page import (
     PAGE_BYTES,
     STEP_SLOTS,
+    Allocator,
     EngineNow,
     PageError,
     PageReader,
     PageWriter,
     Step,
 )
+from controller.fragmentation import of_allocator
 
 FIELDS = 22
 
@@ -191,3 +193,17 @@ def test_a_page_replaces_an_older_page_but_no_other_file(tmp_path: Path) -> None
     with pytest.raises(PageError, match="another file is there"):
         PageWriter(path)
     assert path.read_text() == "a diary"
+
+
+def test_an_allocator_is_shown_beside_the_figures(tmp_path: Path) -> None:
+    writer = PageWriter(tmp_path / "page")
+    reader = PageReader(writer.path)
+    assert reader.allocator() is None
+    writer.show_allocator(Allocator(1000, 400, 150))
+    writer.write(EngineNow(running=3))
+    assert reader.allocator() == Allocator(1000, 400, 150)
+    assert of_allocator(reader.allocator()) == 0.85
+    writer.show_allocator(Allocator(1000, 400, 500))
+    assert reader.allocator() is None
+    reader.close()
+    writer.close()
