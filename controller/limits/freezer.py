@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from controller.limits.freezing import FROZEN, STATES, THAWED, wholly_frozen
 
-MAX_PACKET: Final = 8_192
+MAX_PACKET: Final = 65_536
 READY: Final = b'{"ready": true}'
 
 _RETRY_NS: Final = 5_000_000
@@ -57,7 +57,16 @@ class Freezer:
         self._freezes: dict[str, Freeze] = {}
 
     def serve(self) -> None:
-        """Until the client is gone."""
+        """Until the client is gone; then, and if anything fails here, all is thawed."""
+        try:
+            self._serve()
+        finally:
+            while self._freezes:
+                for freeze in list(self._freezes.values()):
+                    self._thaw(freeze)
+                time.sleep(_RETRY_NS / 1e9 if self._freezes else 0)
+
+    def _serve(self) -> None:
         while True:
             for freeze in list(self._freezes.values()):
                 if freeze.until_ns <= time.monotonic_ns():
@@ -71,12 +80,8 @@ class Freezer:
             except ConnectionResetError:
                 packet = b""
             if not packet:
-                break
+                return
             self._take(json.loads(packet))
-        while self._freezes:
-            for freeze in list(self._freezes.values()):
-                self._thaw(freeze)
-            time.sleep(_RETRY_NS / 1e9 if self._freezes else 0)
 
     def _take(self, request: dict[str, Any]) -> None:
         name = request["file"]

@@ -1,7 +1,9 @@
 """Freezes of real processes: by v2's freezer where it is mounted, and by v1's."""
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +14,7 @@ import pytest
 
 from controller.limits import freezing
 from controller.limits.cgroup import CgroupError, Group, Hierarchies
+from controller.limits.freezer import Freezer
 from controller.limits.freezes import Thawed
 from controller.limits.guard import start_guard
 from controller.limits.holds import Held
@@ -147,6 +150,41 @@ def test_the_freezer_thaws_when_its_client_is_gone(
     freeze(limiter, group, place, LONG_MS)
     limiter.close()
     assert not freezing.is_frozen(place)
+
+
+def test_a_freezer_that_fails_thaws_before_it_ends(group: Group, place: Group) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    change = freezing.freeze_change(place)
+    now_ns = time.monotonic_ns()
+    request = {
+        "do": "freeze",
+        "file": str(change.file),
+        "cgroup_id": place.cgroup_id,
+        "begin_by_ns": now_ns + 10**11,
+        "until_ns": now_ns + 10**11,
+    }
+    with ours, theirs:
+        ours.send(json.dumps(request).encode())
+        ours.send(b"not a request")
+        with pytest.raises(ValueError, match="Expecting value"):
+            Freezer(theirs).serve()
+        assert "began_ns" in json.loads(ours.recv(4096))
+        assert "thawed_ns" in json.loads(ours.recv(4096))
+    assert not freezing.is_frozen(place)
+
+
+def test_a_cgroup_that_is_renamed_while_frozen_is_thawed(
+    limiter: Limiter, group: Group, place: Group
+) -> None:
+    if place.version == 2:
+        pytest.skip("v2 cannot rename a cgroup")
+    freeze(limiter, group, place, SHORT_MS)
+    other = place.directory.with_name(f"{place.directory.name}-other")
+    place.directory.rename(other)
+    try:
+        becomes(lambda: (other / "freezer.state").read_text() == "THAWED\n")
+    finally:
+        other.rename(place.directory)
 
 
 def test_the_guard_thaws_what_a_dead_freezer_and_a_silent_limiter_left(
