@@ -33,6 +33,7 @@ from agent.sitsctl_hand import release, set_knobs
 from agent.sitsctl_mode import inject, mode, pause, resume
 from agent.sitsctl_neighbours import neighbours
 from agent.sitsctl_policy import policy, print_policy_answer
+from agent.sitsctl_trace import trace
 from agent.support_command import support
 
 # What not every command needs is imported where it is used: rich, the policy, the probe.
@@ -311,6 +312,7 @@ main.add_command(set_knobs)
 main.add_command(replay)
 main.add_command(simulate)
 main.add_command(support)
+main.add_command(trace)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
+from agent.request_head import read_head
 from bpf.layout import Event, EventKind, Stream
 from controller.plain import plain
 from controller.policy_model import Slo
@@ -24,7 +25,7 @@ class Ended:
     `streaming` is false for an answer that was no event stream: it has no TTFT and no gaps.
     `untold` is why it had no first token, if it was to have one. `cause` is why it was slow, if it
     was, and `evidence` the figures that speak for that. `version` is what its request said of that,
-    None if nobody asked.
+    None if nobody asked; `trace_id` the trace its caller made it in, 32 hexadecimal digits.
     """
 
     seq: int
@@ -39,6 +40,7 @@ class Ended:
     untold: str | None = None
     evidence: Mapping[str, float] = field(default_factory=dict)
     version: str | None = None
+    trace_id: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The stream for JSON, as docs/sitsctl.md describes it."""
@@ -55,6 +57,7 @@ class Ended:
             "remote_port": s.remote_port,
             "path": self.path,
             "version": self.version,
+            "trace_id": self.trace_id,
             "status": s.status,
             "streaming": self.streaming,
             "ttft_ms": None if s.ttft_ns is None else s.ttft_ns / 1e6,
@@ -114,17 +117,20 @@ class StreamLog:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._begun: dict[tuple[int, int], tuple[str, str, str | None]] = {}
+        self._begun: dict[tuple[int, int], tuple[str, str, str | None, str | None]] = {}
         self._ended: deque[Ended] = deque(maxlen=KEPT)
         self._seq = 0
 
     def started(self, engine: str, event: Event, version: str | None = None) -> None:
         """Take a `START` event, and what its head says of the version."""
+        caller = read_head(event.head).caller
+        trace_id = None if caller is None else f"{caller.span.trace_id:032x}"
+        path = request_path(event.head)
         with self._lock:
             if len(self._begun) >= MAX_UNDER_WAY:
                 # an end whose event was dropped leaves its start behind; the oldest goes
                 del self._begun[next(iter(self._begun))]
-            self._begun[_key(event.stream)] = engine, request_path(event.head), version
+            self._begun[_key(event.stream)] = engine, path, version, trace_id
 
     def ended(
         self,
@@ -140,7 +146,8 @@ class StreamLog:
         good = is_good(stream, reason, slo)
         with self._lock:
             self._seq += 1
-            _, path, version = self._begun.pop(_key(stream), ("", "", None))
+            nothing = "", "", None, None
+            _, path, version, trace_id = self._begun.pop(_key(stream), nothing)
             done = Ended(
                 seq=self._seq,
                 engine=engine,
@@ -154,6 +161,7 @@ class StreamLog:
                 untold=why_untold(stream, reason),
                 evidence={} if good or evidence is None else evidence,
                 version=version,
+                trace_id=trace_id,
             )
             self._ended.append(done)
         return done

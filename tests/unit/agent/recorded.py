@@ -304,6 +304,7 @@ def stream(seq: int, **changes: Any) -> JsonObject:
         "remote_port": 51234,
         "path": "/v1/chat/completions",
         "version": None,
+        "trace_id": None,
         "status": 200,
         "ttft_ms": 231.0,
         "gap_max_ms": 61.5,

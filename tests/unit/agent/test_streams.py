@@ -227,3 +227,19 @@ def test_a_stream_without_gaps_has_no_figures_for_them(fields: dict[str, Any]) -
 @pytest.mark.parametrize("reason", list(EndReason))
 def test_every_reason_has_its_own_word(reason: EndReason) -> None:
     assert StreamLog().ended("chat", end(reason), SLO, "none").reason == reason.name.lower()
+
+
+@pytest.mark.parametrize(
+    ("header", "trace_id"),
+    [
+        (b"traceparent: 00-" + b"ab" * 16 + b"-" + b"01" * 8 + b"-00\r\n", "ab" * 16),
+        (b"traceparent: nonsense\r\n", None),
+        (b"", None),
+    ],
+)
+def test_a_stream_remembers_the_trace_it_was_requested_in(
+    header: bytes, trace_id: str | None
+) -> None:
+    log = StreamLog()
+    log.started("chat", start(b"POST /v1/completions HTTP/1.1\r\n" + header + b"\r\n"))
+    assert log.ended("chat", end(), Slo(), "batch").as_dict()["trace_id"] == trace_id
