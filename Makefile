@@ -18,7 +18,7 @@ ENGINE_PACKAGES := libpython3.11
 MULTIARCH := $(shell uname -m)-linux-gnu
 ARCH := $(shell uname -m | sed 's/x86_64/x86/;s/aarch64/arm64/')
 
-.PHONY: all setup objects lint format test test-unit test-real test-slow test-engines engines test-vm fuzz wheels install uninstall deb demo bench-accuracy bench-causes bench-plugin bench-predict bench-relegation bench-slo clean
+.PHONY: all setup objects lint format test test-unit test-real test-slow test-engines engines test-vm fuzz wheels install uninstall deb demo bench-accuracy bench-causes bench-plugin bench-predict bench-relegation bench-slo clean bench-backfill
 
 all: setup
 
@@ -128,6 +128,11 @@ bench-accuracy: setup
 	@test -x /usr/sbin/runqlat || \
 	  { apt-get update -qq && apt-get install -y -qq --no-install-recommends libbpf-tools >/dev/null; }
 	$(BIN)/python -m tests.bench.accuracy $(BENCH_OPTIONS)
+
+# What background work gets beside a loaded engine, against the best static quota; about five minutes;
+# build/backfill.json.
+bench-backfill: setup
+	$(BIN)/python -m tests.bench.backfill $(BENCH_OPTIONS)
 
 # Whether each cause is named right, injection by injection; build/causes.json.
 bench-causes: setup
