@@ -24,7 +24,7 @@ class MemoryWatch:
         """Without a `group` of the engine's own only the machine's memory is watched."""
         self.reader = MemoryReader(group)
         self.view = MemoryView()
-        self._looked_ns = 0
+        self.looked_ns = 0
         self._growth: dict[str, Growth] = {}
         self._low, self._high = Rise(EVENTS_NS), Rise(EVENTS_NS)
         self._some, self._full = Rise(PRESSURE_NS), Rise(PRESSURE_NS)
@@ -36,9 +36,9 @@ class MemoryWatch:
         The view keeps the neighbours it has; `see` sets them.
         """
         every_ns = LOOK_CLOSELY_NS if self.view.near else LOOK_EVERY_NS
-        if now_ns - self._looked_ns < every_ns:
+        if now_ns - self.looked_ns < every_ns:
             return False
-        self._looked_ns = now_ns
+        self.looked_ns = now_ns
         reading = self.reader.read()
         growth = {each.path: self._growth.get(each.path) or Growth() for each in reading.levels}
         self._growth = growth

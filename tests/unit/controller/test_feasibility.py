@@ -1,4 +1,7 @@
 import math
+import os
+
+import pytest
 
 from controller.engines.contract import Knob
 from controller.engines.page import EngineNow
@@ -16,6 +19,20 @@ NONE = SentinelMemory()
 def test_nothing_known_is_nothing_in_the_way() -> None:
     assert room_of(MemoryView(), NONE, None) == EVERYTHING
     assert room_of(MemoryView(), NONE, EngineNow(running=3)).running == math.inf
+
+
+def test_the_check_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a file is read")
+
+    for name in ("open", "pread", "read", "stat"):
+        monkeypatch.setattr(os, name, refuse)
+    monkeypatch.setattr("builtins.open", refuse)
+    view = MemoryView((Bound("/a", 1000 * MIB, 100 * MIB),), per_request=10.0 * MIB)
+    room = room_of(view, NONE, EngineNow(running=10, kv_used=5_000, kv_total=10_000))
+    point, _ = within(room, {"max_running": 40}, {"max_running": 12}, KNOBS)
+    monkeypatch.undo()
+    assert point == {"max_running": 15}
 
 
 def test_as_many_more_fit_as_the_kv_cache_holds_of_their_size() -> None:
