@@ -21,7 +21,6 @@ from controller.guards import DWELL_STEPS, Range, toward
 from controller.laws import (
     MARGIN,
     jitter_budget,
-    noise_margin,
     prefill_budget,
     prefill_rate,
     rate_floor,
@@ -84,21 +83,24 @@ def decide_batch(
     cause: Cause,
     margin: float = MARGIN,
     most_queued: float = math.inf,
+    prompt_per_answer: float = 0.0,
 ) -> tuple[BatchMemory, Proposal | None]:
     """The next operating point, or None for no change.
 
     `margin` is the share of the gap SLO that a step may take. `most_queued` may wait, which counts
-    only where requests can be relegated: else the door would be shut to anybody. Nothing is changed
-    while something outside its batching stops the whole engine: a smaller batch would cost
-    throughput and cure nothing. Streams that are late on the way stop nobody, and the step model
-    does not see them: by it alone the others keep their point.
+    only where requests can be relegated: else the door would be shut to anybody.
+    `prompt_per_answer` are prompt tokens that come with each token of an answer, 0 for not known.
+
+    Nothing is changed while something outside its batching stops the whole engine: a smaller batch
+    would cost throughput and cure nothing. Streams that are late on the way stop nobody, and the
+    step model does not see them: by it alone the others keep their point.
     """
     engine, memory = signals.engine, offered(view, memory)
     if engine is None or cause in STOPS or (cause in ON_THE_WAY and not model.trusted):
         return memory, None
     steps = max(0, engine.steps - memory.changed_at_step)
     if model.trusted:
-        wanted, rate = _modelled(view, signals, engine, model, margin)
+        wanted, rate = _modelled(view, signals, engine, model, margin, prompt_per_answer)
     else:
         wanted, rate = _blind(view, memory, signals, engine, cause, steps), 0.0
     point = dict(memory.point)
@@ -197,7 +199,12 @@ def _window(
 
 
 def _modelled(
-    view: BatchView, signals: Signals, engine: EngineNow, model: StepModel, margin: float
+    view: BatchView,
+    signals: Signals,
+    engine: EngineNow,
+    model: StepModel,
+    margin: float,
+    prompt_per_answer: float,
 ) -> tuple[dict[str, float], float]:
     """Where budget and cap should be, and the prompt tokens a second that the budget then gives.
 
@@ -205,7 +212,6 @@ def _modelled(
     those that run keep their gaps; elsewhere the rate floor holds.
     """
     gap_ms, running = view.slo.gap_ms, engine.running
-    margin = noise_margin(margin, model.error)
     # planned for those that run, not only those that generate yet: they soon will
     fits = prefill_budget(model, gap_ms, margin, running, engine.kv_used)
     prompts = min(fits, jitter_budget(model, view.slo.jitter_ms))
@@ -218,7 +224,7 @@ def _modelled(
     # while prompts still fit beside those that run, a cap would be a guess about what never was
     crowded = fits < view.floors.min_batched_tokens
     by_time_ms = gap_ms if crowded else math.inf
-    cap = running_cap(model, by_time_ms, margin, kv_per_seq, engine.kv_total)
+    cap = running_cap(model, by_time_ms, margin, kv_per_seq, engine.kv_total, prompt_per_answer)
     wanted = {
         # the budget counts one token for each sequence that generates
         BUDGET: running + prompts,

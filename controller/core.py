@@ -27,10 +27,11 @@ from controller.gate import Gate, decide_gate, is_gate
 from controller.gate import after as gate_after
 from controller.laws import KV_WATERMARK, capacity_rps, queued_cap
 from controller.load import Load, after
+from controller.overrun import planned_share
 from controller.rollback import Trial, judge
 from controller.signals import Signals
 from controller.step_model import StepModel, learn
-from controller.trim import Trim, trim
+from controller.trim import START, Trim, trim
 
 SLOW_NS: Final = 1_000_000_000
 """Period of layer 2."""
@@ -57,6 +58,8 @@ class CoreState:
     trial: Trial = field(default_factory=Trial)
     load: Load = field(default_factory=Load)
     most_queued: float = math.inf
+    share: float | None = None
+    """Of the gap SLO that a step is planned for; None until the model is trusted."""
     gate: Gate = field(default_factory=Gate)
     slow_ns: int | None = None
     totals: Counters = field(default_factory=Counters)
@@ -104,6 +107,8 @@ def decide(
             return state, proposal
     if signals.now_ns < state.trial.paused_until_ns:
         return state, None
+    if state.share is None:
+        state = replace(state, share=step_share(view, state.model, state.load))
     if is_gate(view, signals.engine):
         batch, proposal = decide_gate(view, state.batch, signals, state.gate, cause)
         return replace(state, batch=batch), proposal
@@ -113,8 +118,9 @@ def decide(
         signals,
         state.model,
         cause,
-        state.trim.margin,
+        step_margin(state),
         state.most_queued,
+        state.load.prompt_per_answer,
     )
     return replace(state, batch=batch), proposal
 
@@ -176,6 +182,7 @@ def _slowly(
         trial=trial,
         gate=gate,
         load=load,
+        share=step_share(view, state.model, load),
         most_queued=_most_queued(
             view,
             state.model,
@@ -209,14 +216,38 @@ def _is_pressed(view: BatchView, state: CoreState, signals: Signals, passed: Cou
     return signals.engine is not None and is_pressed(signals, signals.engine, view.slo, 0.0)
 
 
+def step_share(view: BatchView, model: StepModel, load: Load) -> float | None:
+    """The share of the gap SLO to plan steps for, by how unevenly they come; None without a model.
+
+    Looked at once a second: a share that follows every step would have to be followed by those that
+    run, and they can only end.
+    """
+    if not model.trusted:
+        return None
+    return planned_share(model.spread, model.base_ms / view.slo.gap_ms, answer_gaps(load))
+
+
+def step_margin(state: CoreState) -> float:
+    """What of the gap SLO a step may take: the planned share, trimmed by what came of it.
+
+    The trim is relative to its start, so that as long as nothing is known of what came of it the
+    plan holds.
+    """
+    return (state.share or 1.0) * state.trim.margin / START
+
+
+def answer_gaps(load: Load) -> float:
+    """Gaps of a mean stream."""
+    return max(1.0, load.mean_answer - 1) if load.lengths_known else UNKNOWN_GAPS
+
+
 def gap_attainment(attainment: float, load: Load) -> float:
     """The share of gaps that must meet the SLO so that this share of streams has none over it.
 
     One late gap spoils a stream, and late gaps come apart: of streams with g gaps a share 1 − A may
     have one, so 1 − (1 − A)/g of all gaps must be in time.
     """
-    gaps = max(1.0, load.mean_answer - 1) if load.known else UNKNOWN_GAPS
-    return 1 - (1 - attainment) / gaps
+    return 1 - (1 - attainment) / answer_gaps(load)
 
 
 def _most_queued(

@@ -9,6 +9,9 @@ MARGIN: Final = 0.85
 """Share of the gap SLO that a step may take; the rest is for the way from the engine to the user
 (design section 6.2 trims it between 0.7 and 0.95)."""
 
+CHANCE: Final = 2.0
+"""Standard deviations of a Poisson number that run at once beyond the mean."""
+
 KV_WATERMARK: Final = 0.95
 """Share of the KV cache that the running cap plans for."""
 
@@ -133,13 +136,24 @@ def running_cap(
     margin: float,
     kv_per_seq: float,
     kv_total: int,
+    prompt_per_answer: float = 0.0,
 ) -> float:
-    """The most sequences whose decode step alone meets the gap SLO and that the KV cache holds.
+    """The most sequences that run within the gap SLO, and that the KV cache holds.
 
-    n = min((m·SLO − a) / (c + d·kv₁), w·KV / kv₁) with kv₁ cached tokens a sequence and the
-    watermark w. Design section 6.5.
+    n = (m·SLO − a) / (c + d·kv₁) with kv₁ cached tokens a sequence is the most whose decode step
+    alone meets the SLO. With q prompt tokens for each token of an answer, n₀ run for ever:
+    n₀ = (m·SLO − a) / (c + d·kv₁ + b·q), for n/g end in a step and the prompts that take their
+    places are n·p/g = n·q tokens (Little's law, as in `capacity_rps`). With many more the prompts
+    starve until too many have ended, and load and step length go to and fro; as many run at once as
+    come by chance, n₀ + 2·√n₀ (arrivals at random: of a mean n₀, 39 times in 40 no more). q is 0
+    where it is not known. The cache holds w·KV / kv₁, w the watermark. Design section 6.5.
     """
-    per_seq_ms = model.decode_ms + model.kv_ms * kv_per_seq
-    by_time = (margin * gap_slo_ms - model.base_ms) / per_seq_ms if per_seq_ms > 0 else math.inf
+    decode_ms = model.predict_ms(0, 1, kv_per_seq) - model.base_ms
+    left_ms = margin * gap_slo_ms - model.base_ms
+    by_time = left_ms / decode_ms if decode_ms > 0 else math.inf
+    if prompt_per_answer > 0 and left_ms < math.inf:
+        lasting_ms = decode_ms + model.prefill_ms * prompt_per_answer
+        lasting = max(0.0, left_ms) / lasting_ms if lasting_ms > 0 else math.inf
+        by_time = min(by_time, lasting + CHANCE * math.sqrt(lasting))
     by_kv = KV_WATERMARK * kv_total / kv_per_seq if kv_total and kv_per_seq > 0 else math.inf
     return max(1.0, min(by_time, by_kv))

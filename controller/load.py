@@ -39,6 +39,22 @@ class Load:
         return self.seconds >= KNOWN_S and self.seen >= KNOWN_REQUESTS and self.finished >= 1
 
     @property
+    def lengths_known(self) -> bool:
+        """Whether enough requests came and ended to know their lengths; rates take longer."""
+        return min(self.requests, self.finished) >= KNOWN_REQUESTS
+
+    @property
+    def prompt_per_answer(self) -> float:
+        """Prompt tokens for each token of an answer; 0 while lengths are not known.
+
+        As long as few have ended, what those that run were given so far counts as theirs: then it
+        is less than it will be, and allows more to run.
+        """
+        if not self.lengths_known or self.mean_answer <= LEAST:
+            return 0.0
+        return self.mean_prompt / self.mean_answer
+
+    @property
     def prompt_tokens_per_s(self) -> float:
         """What arrives, in prompt tokens."""
         return self.prompt_tokens / self.weight_s if self.weight_s > LEAST else 0.0

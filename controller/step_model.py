@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from controller.engines.page import Step
+from controller.overrun import LONG, UNKNOWN, spread_after
 
 FORGETTING: Final = 0.998
 """Half of what was learnt is forgotten after about 350 steps."""
@@ -79,6 +80,10 @@ class StepModel:
     """Running mean of |predicted − measured| / measured."""
     was_trusted: bool = False
     """With the step before the last."""
+    fit: Vector | None = None
+    """`theta` under the constraint that no coefficient is below zero; None for what `theta` is."""
+    spread: float = UNKNOWN
+    """Standard deviation of log(measured / predicted) of long steps."""
 
     @property
     def trusted(self) -> bool:
@@ -93,22 +98,22 @@ class StepModel:
     @property
     def base_ms(self) -> float:
         """`a`: what a step costs before any token."""
-        return max(0.0, self.theta[0])
+        return max(0.0, (self.fit or self.theta)[0])
 
     @property
     def prefill_ms(self) -> float:
         """`b`: one prompt token."""
-        return max(0.0, self.theta[1] / _PREFILL_UNIT)
+        return max(0.0, (self.fit or self.theta)[1]) / _PREFILL_UNIT
 
     @property
     def decode_ms(self) -> float:
         """`c`: one sequence that generates."""
-        return max(0.0, self.theta[2])
+        return max(0.0, (self.fit or self.theta)[2])
 
     @property
     def kv_ms(self) -> float:
         """`d`: one cached token read by attention."""
-        return max(0.0, self.theta[3] / _KV_UNIT)
+        return max(0.0, (self.fit or self.theta)[3]) / _KV_UNIT
 
     def predict_ms(self, prefill_tokens: float, decode_seqs: float, kv_tokens: float) -> float:
         """How long such a step takes; coefficients below zero count as zero."""
@@ -120,12 +125,22 @@ class StepModel:
         )
 
 
-def remembered(theta: Vector, covariance: Matrix, error: float) -> StepModel:
+def remembered(
+    theta: Vector, covariance: Matrix, error: float, spread: float = UNKNOWN
+) -> StepModel:
     """A model with what an earlier run learnt, and as sure of it: trusted at once if that one was.
 
     Steps that contradict it correct it; where they do so grossly, its error costs it the trust.
     """
-    return StepModel(theta, covariance, TRUST_STEPS, TRUST_PREFILL_STEPS, error)
+    return StepModel(
+        theta,
+        covariance,
+        TRUST_STEPS,
+        TRUST_PREFILL_STEPS,
+        error,
+        fit=at_least_zero(theta, covariance),
+        spread=spread,
+    )
 
 
 def of_ms(base_ms: float, prefill_ms: float, decode_ms: float, kv_ms: float) -> StepModel:
@@ -191,8 +206,10 @@ def _update(model: StepModel, step: Step) -> StepModel:
     y = step.step_ns / 1e6
     predicted = _dot(model.theta, x)
     error = abs(y - predicted) / y
+    spread = _spread(model, step)
     if model.trusted and y > OUTLIER_FACTOR * max(predicted, 1e-6):
-        return replace(model, error=_running_error(model, error), was_trusted=True)
+        error = _running_error(model, error)
+        return replace(model, error=error, was_trusted=True, spread=spread)
     # by the prediction: by what was measured, long by chance would count less than short by chance
     weight = WEIGHED_MS / max(predicted, y / SLOW_FACTOR)
     x = (x[0] * weight, x[1] * weight, x[2] * weight, x[3] * weight)
@@ -212,15 +229,50 @@ def _update(model: StepModel, step: Step) -> StepModel:
         model.theta[2] + px[2] / scale * miss,
         model.theta[3] + px[3] / scale * miss,
     )
+    covariance = _pulled(_reduced(model.covariance, px, scale, FORGETTING), model.steps % 4)
     return replace(
         model,
         theta=theta,
-        covariance=_pulled(_reduced(model.covariance, px, scale, FORGETTING), model.steps % 4),
+        covariance=covariance,
         steps=model.steps + 1,
         prefill_steps=model.prefill_steps + (step.prefill_tokens > 0),
         error=_running_error(model, error),
         was_trusted=model.trusted,
+        fit=at_least_zero(theta, covariance),
+        spread=spread,
     )
+
+
+def _spread(model: StepModel, step: Step) -> float:
+    """With this step, if it is long and the model knew what to expect."""
+    predicted = model.predict_ms(step.prefill_tokens, step.decode_seqs, step.kv_tokens)
+    if not model.trusted or predicted < LONG * model.base_ms or predicted <= 0:
+        return model.spread
+    return spread_after(model.spread, step.step_ns / 1e6 / predicted)
+
+
+def at_least_zero(theta: Vector, covariance: Matrix) -> Vector | None:
+    """The fit with no coefficient below zero; None where that is `theta` itself.
+
+    Steady load does not tell all four apart: one may come out below zero and the others make up for
+    it. To count it as zero and leave the others as they are would be wrong by what they make up
+    for. As P is the inverse of the normal matrix, the least squares with θᵢ = 0 are
+    θ − P·eᵢ·θᵢ/Pᵢᵢ; the lowest goes first, then what is below zero after that.
+    """
+    if min(theta) >= 0:
+        return None
+    kept = [0, 1, 2, 3]
+    values, rows = list(theta), [list(row) for row in covariance]
+    while kept and min(values[i] for i in kept) < 0:
+        out = min(kept, key=values.__getitem__)
+        kept.remove(out)
+        if rows[out][out] <= 0:
+            return None  # rounding ate the covariance
+        shares = [rows[out][i] / rows[out][out] for i in range(4)]
+        below, dropped = values[out], rows[out]
+        values = [values[i] - shares[i] * below if i in kept else 0.0 for i in range(4)]
+        rows = [[rows[i][j] - shares[i] * dropped[j] for j in range(4)] for i in range(4)]
+    return values[0], values[1], values[2], values[3]
 
 
 def _running_error(model: StepModel, error: float) -> float:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from controller.engines.contract import Hello
+from controller.overrun import LARGEST, UNKNOWN
 from controller.step_model import Matrix, StepModel, Vector, remembered
 from controller.trim import HIGHEST, LOWEST, START, Trim
 
@@ -32,12 +33,13 @@ LONGEST_PROMPT_CLASS: Final = 24
 
 @dataclass(frozen=True, slots=True)
 class Learnt:
-    """The step model's `theta`, `covariance`, `error`; margins by class of prompt lengths."""
+    """The step model's `theta`, `covariance`, `error` and `spread`; margins by class of prompts."""
 
     theta: Vector
     covariance: Matrix
     error: float
     margins: Mapping[int, float] = field(default_factory=dict)
+    spread: float = UNKNOWN
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -46,6 +48,7 @@ class Learnt:
             "theta": list(self.theta),
             "covariance": [list(row) for row in self.covariance],
             "error": self.error,
+            "spread": self.spread,
             "margins": margins,
         }
 
@@ -72,7 +75,7 @@ def note(before: Learnt | None, model: StepModel, trim: Trim, lengths: int) -> L
         return before
     margins = dict(before.margins) if before is not None else {}
     margins[lengths] = trim.margin
-    return Learnt(model.theta, model.covariance, model.error, margins)
+    return Learnt(model.theta, model.covariance, model.error, margins, model.spread)
 
 
 def _is_near(before: Learnt, model: StepModel, margin: float, lengths: int) -> bool:
@@ -84,7 +87,7 @@ def _is_near(before: Learnt, model: StepModel, margin: float, lengths: int) -> b
 
 def model_of(learnt: Learnt) -> StepModel:
     """A step model that begins with what was learnt."""
-    return remembered(learnt.theta, learnt.covariance, learnt.error)
+    return remembered(learnt.theta, learnt.covariance, learnt.error, learnt.spread)
 
 
 def trim_of(learnt: Learnt, lengths: int) -> Trim:
@@ -101,11 +104,12 @@ def parse_learnt(raw: object) -> Learnt | None:
     if not isinstance(raw, dict):
         return None
     theta, rows, margins = (raw.get(name) for name in ("theta", "covariance", "margins"))
-    error = raw.get("error")
+    # a file of an earlier version has no spread
+    error, spread = raw.get("error"), raw.get("spread", UNKNOWN)
     if not isinstance(rows, list) or len(rows) != 4 or not isinstance(margins, dict):
         return None
     vectors = [_vector(row) for row in (theta, *rows)]
-    numbers = [error, *margins.values()]
+    numbers = [error, spread, *margins.values()]
     if not all(type(each) in {int, float} and math.isfinite(each) for each in numbers):
         return None
     if None in vectors or not all(str(name).isdecimal() for name in margins):
@@ -115,7 +119,9 @@ def parse_learnt(raw: object) -> Learnt | None:
         min(LONGEST_PROMPT_CLASS, int(name)): min(HIGHEST, max(LOWEST, margin))
         for name, margin in margins.items()
     }
-    return Learnt(model, (p0, p1, p2, p3), min(1.0, max(0.0, float(error or 0))), known)
+    error = min(1.0, max(0.0, float(error or 0)))
+    spread = min(LARGEST, max(0.0, float(spread)))
+    return Learnt(model, (p0, p1, p2, p3), error, known, spread)
 
 
 def _vector(raw: object) -> Vector | None:

@@ -102,6 +102,7 @@ class _VirtualLink:
     now: EngineNow = field(default_factory=EngineNow)
     fresh: Sequence[Step] = ()
     can_set: bool = True
+    client: None = None
     nonsense: str = ""
     writes: int = 0
     change_ns: int = 0

@@ -397,15 +397,6 @@ def test_a_change_of_the_queues_cap_alone_does_not_hold_growth_back() -> None:
     assert again.changed_at_step == memory.changed_at_step
 
 
-def test_an_engine_of_uneven_steps_is_given_more_room() -> None:
-    uneven = replace(TRUSTED, error=0.05)
-    even, _ = decide(BUSY)
-    careful, _ = decide(BUSY, model=uneven)
-    # 20 + (0.85·60/1.1 − 26) / 0.06
-    assert careful.point == {BUDGET: 359}
-    assert even.point == {BUDGET: 436}
-
-
 WINDOWED: Final = BatchView(
     {WINDOW: Knob(WINDOW, 0, 200, 150, "ms", "reload")}, Slo(ttft_ms=100), KnobFloors()
 )

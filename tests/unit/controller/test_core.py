@@ -15,6 +15,7 @@ from controller.core import (
     decide,
     gap_attainment,
     learn_steps,
+    step_margin,
 )
 from controller.engines.contract import Knob
 from controller.engines.page import EngineNow, Step
@@ -186,3 +187,43 @@ def test_a_request_too_short_to_be_seen_running_is_traffic() -> None:
         engine = EngineNow(steps=500, requests_total=at // 60)
         state, proposal = decide(VIEW, state, window(at * SECOND, engine=engine), Cause.NONE, 0.99)
         assert proposal is None or not isinstance(proposal.actions[0], ReleaseKnobs)
+
+
+EVEN: Final = StepModel(
+    theta=(8.0, 6.0, 0.4, 0.5), steps=1000, prefill_steps=500, error=0.05, spread=0.05
+)
+BUSY: Final = EngineNow(steps=500, running=9, waiting=3)
+
+
+def planned(model: StepModel) -> CoreState:
+    state, _ = decide(VIEW, CoreState(model=model), window(engine=BUSY), Cause.NONE, 0.99)
+    return state
+
+
+def test_an_engine_of_uneven_steps_is_given_more_room() -> None:
+    even, uneven = planned(EVEN), planned(replace(EVEN, spread=0.2))
+    assert step_margin(uneven) < 0.8 * step_margin(even)
+    assert uneven.batch.point[BUDGET] < 0.7 * even.batch.point[BUDGET]
+
+
+def test_without_a_model_no_step_is_planned() -> None:
+    assert planned(StepModel()).share is None
+
+
+def test_the_plan_is_looked_at_once_a_second() -> None:
+    state = planned(EVEN)
+    worse = replace(state, model=replace(EVEN, spread=0.2))
+    soon, _ = decide(VIEW, worse, window(100 * MS, engine=BUSY), Cause.NONE, 0.99)
+    assert soon.share == state.share
+    assert state.slow_ns is not None
+    at_ns = state.slow_ns + SLOW_NS
+    later, _ = decide(VIEW, worse, window(at_ns, engine=BUSY), Cause.NONE, 0.99)
+    assert later.share is not None
+    assert state.share is not None
+    assert later.share < state.share
+
+
+def test_what_came_of_the_plan_trims_it() -> None:
+    state = planned(EVEN)
+    trimmed = replace(state, trim=replace(state.trim, margin=0.7))
+    assert step_margin(trimmed) == pytest.approx(step_margin(state) * 0.7 / START)

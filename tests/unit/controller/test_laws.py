@@ -5,6 +5,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from controller.laws import (
+    CHANCE,
     KV_WATERMARK,
     capacity_rps,
     jitter_budget,
@@ -175,3 +176,16 @@ def test_the_prefill_rate_is_the_budget_over_the_step() -> None:
     assert prefill_rate(MODEL, 0, 20, 5_000) == 0
     assert prefill_rate(MODEL, math.inf, 20, 5_000) == 0
     assert prefill_rate(MODEL, -3, 20, 5_000) == 0
+
+
+@given(models, slos, margins, st.floats(0.01, 2000), st.floats(0.1, 500))
+def test_a_cap_for_prompts_too_is_no_higher_than_one_for_answers_alone(
+    model: StepModel, slo: float, margin: float, kv_per_seq: float, mix: float
+) -> None:
+    alone = running_cap(model, slo, margin, kv_per_seq, 0)
+    assert 1 <= running_cap(model, slo, margin, kv_per_seq, 0, mix) <= alone
+
+
+def test_as_many_run_as_last_with_the_prompts_that_follow_and_as_come_by_chance() -> None:
+    # 10 + n·(0.5 + 100·0.001 + 4·0.05) = 0.9·100, so 100 run for ever
+    assert running_cap(MODEL, 100, 0.9, 100, 0, 4) == pytest.approx(100 + CHANCE * 10)

@@ -43,6 +43,18 @@ def test_few_seconds_or_requests_are_not_enough() -> None:
     assert not course((0, 0, 1, 50), 60).known
 
 
+def test_lengths_are_known_before_rates_are() -> None:
+    load = course((100, 40_000, 30, 1500), 3)
+    assert not load.known
+    assert load.lengths_known
+    assert load.prompt_per_answer == pytest.approx(400 / 50)
+
+
+def test_nothing_is_said_of_lengths_before_enough_requests_have_ended() -> None:
+    assert not course((100, 400, 1, 50), 5).lengths_known
+    assert course((100, 400, 1, 50), 5).prompt_per_answer == 0
+
+
 def test_an_hour_ago_is_forgotten() -> None:
     load = course((4, 400, 4, 200), 2000, course((40, 40_000, 40, 200), 100))
     assert load.mean_prompt == pytest.approx(100, rel=0.05)

@@ -3,6 +3,7 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from controller.step_model import (
     WARM_UP_STEPS,
     StepModel,
     as_felt,
+    at_least_zero,
     learn,
 )
 
@@ -283,3 +285,51 @@ def test_who_generates_feels_what_passes_between_steps_too() -> None:
 )
 def test_nobody_feels_more_than_the_step_where_that_is_not_known(step: Step) -> None:
     assert as_felt([step], Step(7, 100 * MS, 10 * MS, 0, 3, 100)) == [step]
+
+
+def alike(rng: random.Random) -> tuple[int, int, int]:
+    """All sequences are of about one length: the cached tokens tell nothing of their own."""
+    decode = rng.randint(2, 40)
+    return rng.choice((0, 0, 200)), decode, decode * 300 + rng.randint(-40, 40)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_coefficient_is_below_zero_and_the_others_make_up_for_it(seed: int) -> None:
+    rng, model = random.Random(seed), StepModel()
+    truth = Truth(4.0, 0.03, 0.3, 0.0)
+    for index in range(100, 700):
+        load = alike(rng)
+        ms = truth.ms(*load) * rng.lognormvariate(0, 0.12)
+        model = learn(model, [Step(index, 0, int(ms * 1e6), *load)], disturbed=False)
+    assert min(model.base_ms, model.prefill_ms, model.decode_ms, model.kv_ms) >= 0
+    assert error_of(model, truth, alike) < 0.1
+
+
+@given(
+    st.tuples(*[st.floats(-3, 3)] * 4),
+    st.lists(st.tuples(*[st.floats(-1, 1)] * 4), min_size=4, max_size=4),
+)
+def test_the_constrained_fit_is_the_best_of_those_that_leave_out_what_it_leaves_out(
+    theta: tuple[float, float, float, float], rows: list[tuple[float, ...]]
+) -> None:
+    # any P = R·R' + I is a covariance; the cost of leaving θ is (x − θ)'·P⁻¹·(x − θ)
+    covariance = np.array(rows) @ np.array(rows).T + np.eye(4)
+    fixed = (tuple(map(float, row)) for row in covariance)
+    found = at_least_zero(theta, tuple(fixed))  # type: ignore[arg-type]
+    if min(theta) >= 0:
+        assert found is None
+        return
+    assert found is not None
+    assert min(found) >= 0
+    inverse, off = np.linalg.inv(covariance), np.array(found) - np.array(theta)
+    gradient = inverse @ off
+    for slope, value in zip(gradient, found, strict=True):
+        assert value == 0 or abs(slope) < 1e-6
+
+
+def test_only_long_steps_tell_how_uneven_they_are() -> None:
+    model = trained()
+    short = Step(1000, 0, int(TRUTH.ms(0, 1, 10) * 3e6), 0, 1, 10)
+    assert learn(model, [short], disturbed=False).spread == model.spread
+    longer = Step(1000, 0, int(TRUTH.ms(900, 8, 4000) * 3e6), 900, 8, 4000)
+    assert learn(model, [longer], disturbed=False).spread > model.spread

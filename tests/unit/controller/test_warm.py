@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from controller.engines.contract import Hello, Knob
 from controller.engines.page import Step
+from controller.overrun import UNKNOWN
 from controller.step_model import StepModel, learn
 from controller.trim import HIGHEST, LOWEST, Trim
 from controller.warm import (
@@ -117,6 +118,19 @@ def test_classes_are_powers_of_two(mean: float, expected: int) -> None:
 def test_it_survives_a_file() -> None:
     learnt = remembered()
     assert parse_learnt(json.loads(json.dumps(learnt.as_dict()))) == learnt
+
+
+def test_what_an_earlier_version_left_has_no_spread_and_is_known_all_the_same() -> None:
+    raw = remembered().as_dict()
+    del raw["spread"]
+    learnt = parse_learnt(raw)
+    assert learnt is not None
+    assert learnt.spread == UNKNOWN
+
+
+def test_how_uneven_the_steps_are_is_remembered() -> None:
+    model = replace(trained(), spread=0.07)
+    assert model_of(remembered(model)).spread == 0.07
 
 
 json_values = st.recursive(
