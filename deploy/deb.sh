@@ -21,10 +21,6 @@ made=$(basename "$(echo $at/lib/python3.*)")
 for minor in 11 12 13 14; do
   [ -e $at/lib/python3.$minor ] || ln -s "$made" $at/lib/python3.$minor
 done
-# For the Python it is made with; others compile what they load (see postinst).
-.venv/bin/python -m compileall -q --invalidation-mode unchecked-hash \
-  -s "$PWD/$stage" $at/lib/"$made"/site-packages
-
 install -D -m 644 systemd/policy.toml $stage/etc/sits/policy.toml
 mkdir -p $stage/usr/bin $stage/usr/share/doc/sits
 ln -s /opt/sits/bin/sitsctl $stage/usr/bin/sitsctl

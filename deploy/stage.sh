@@ -21,6 +21,8 @@ rm -rf "$at"
 "$python" -m venv --without-pip "$at"
 .venv/bin/python -m pip --python "$at/bin/python" --quiet --disable-pip-version-check \
   install --no-index --find-links build/wheels --no-compile sits
+# The service may not write there, and would compile all of it with each start.
+"$python" -m compileall -q --invalidation-mode unchecked-hash -s "$root" "$at"/lib/python3.*/site-packages
 # It is to run where it will lie, with the machine's own Python, not where it was made.
 rm -f "$at"/bin/[Aa]ctivate* "$at/bin/python3."*
 ln -sfn /usr/bin/python3 "$at/bin/python3"
