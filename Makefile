@@ -92,7 +92,7 @@ build/prometheus:
 
 # The same on Debian's kernels 5.10, 6.1, 6.12 and the newest, in QEMU.
 test-vm: deb
-	$(BIN)/python -m tests.vm.run --bcc
+	$(BIN)/python -m tests.vm.run
 
 # The project's wheel and those of what it needs. setuptools keeps what it once packed in build/lib.
 wheels: setup

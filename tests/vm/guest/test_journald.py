@@ -22,6 +22,7 @@ admin_socket = "{at}/admin.sock"
 run_dir = "{at}"
 state_dir = "{at}"
 metrics_address = "127.0.0.1:0"
+pin_dir = "{at}/no-pins"
 log_level = "{level}"
 [engines.chat]
 port = 8000
@@ -30,7 +31,8 @@ slo = {{ gap_ms = {gap_ms} }}
 
 
 def entries(*fields: str) -> list[dict[str, Any]]:
-    """What journalctl finds, oldest first."""
+    """What journalctl finds of all that was logged until now, oldest first."""
+    subprocess.run(["journalctl", "--sync"], check=True, timeout=PATIENCE_S)
     done = subprocess.run(
         ["journalctl", "-u", UNIT, "-o", "json", "--no-pager", *fields],
         capture_output=True,
@@ -122,6 +124,8 @@ def test_a_datagram_of_ours_is_what_journald_takes() -> None:
             {"MESSAGE": "two\nlines", "PRIORITY": "5", "SITS_PROOF": "a\nSITS_FORGED=1\n"}
         )
         sock.sendto(packet, str(JOURNAL_SOCKET))
+
+    subprocess.run(["journalctl", "--sync"], check=True, timeout=PATIENCE_S)
 
     def found(field: str) -> list[str]:
         done = subprocess.run(
