@@ -43,8 +43,7 @@ from bpf.loader import Plan, Programs
 from bpf.pins import open_pin, pin, read_layout, remove_pins, write_layout
 
 LOAD_S: Final = 240.0
-"""How long compiling may take; a second or two on an idle machine, many times that where others take
-the CPU, or in emulation."""
+"""For compiling: seconds on an idle machine, many times that in emulation or without CPU."""
 
 _RING_BYTES: Final = 64 * 1024
 _LAST_WORDS: Final = 2000
