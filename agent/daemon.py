@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry
 
 from agent.adapters import Adapters
 from agent.advisor import WINDOW_S, Advisor
+from agent.annotations import Annotations
 from agent.api import MAX_POLICY_BODY_BYTES, admin_app
 from agent.candidates import KEPT_NS, WINDOW_NS, Candidates, candidates
 from agent.cgroup_paths import CgroupPaths
@@ -132,6 +133,8 @@ class Daemon:
         hierarchies = read_hierarchies()
         self._discovery = Discovery(policy, hierarchies)
         ours = own_paths(hierarchies.v1_cpu is not None, (1, os.getpid()))
+        self._asked = policy
+        self._annotations = Annotations()
         self._candidates = Candidates(CgroupPaths(hierarchies), Kept(ours))
         self._leaving = Leaving()
         self._slos = {engine.name: engine.slo for engine in policy.engines}
@@ -303,6 +306,10 @@ class Daemon:
         for found in surroundings.engines:
             if not found.present:
                 self._state.streams.forget(found.name)
+        surroundings, said = self._annotations.add(self._asked, surroundings)
+        if said.policy != self._policy:
+            self._adopt(said.policy, ())
+        self._state.set_problems("annotations", said.problems)
         self._state.set_surroundings(surroundings)
         self._gpu_owners.set_surroundings(surroundings)
         problems = self._node.watch(surroundings)
@@ -562,6 +569,13 @@ class Daemon:
 
     def _enforce(self, policy: Policy, mode: Mode | None, afresh: Collection[str]) -> None:
         """Go on under another policy, everywhere and at once."""
+        self._asked = policy
+        self._adopt(policy, afresh)
+        if mode is not None:
+            self._supervisor.set_mode(mode, "the policy says so")
+        self._look()
+
+    def _adopt(self, policy: Policy, afresh: Collection[str]) -> None:
         slos = {engine.name: engine.slo for engine in policy.engines}
         if slos != self._slos:
             # what was late by another SLO is no outcome
@@ -581,9 +595,6 @@ class Daemon:
         self._gpus.set_interval(policy.agent.gpu_interval_ms)
         self._labels.move(policy.agent.nfd_file)
         self._supervisor.set_policy(policy, afresh)
-        if mode is not None:
-            self._supervisor.set_mode(mode, "the policy says so")
-        self._look()
 
     def _controller_fields(self) -> Mapping[str, Any]:
         asked = self._mode_asked

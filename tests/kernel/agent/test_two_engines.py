@@ -98,3 +98,23 @@ def test_a_neighbour_of_both_is_cut_in_the_rhythm_of_one_and_given_back(
         assert any(each["quota_cores"] is not None and each["held_s"] > 0 for each in held)
         sitsd.api.set_mode("observe", "test")
         sitsd.status(lambda s: all(n["quota_cores"] is None for n in s["neighbours"]))
+
+
+def test_what_its_class_allows_is_frozen_for_a_while_and_runs_again(
+    pair: Pair, site: Site, make_cgroup: MakeGroup
+) -> None:
+    neighbours = [make_cgroup(f"freezable-{number}") for number in range(6)]
+    settings = 'class = "slo-b"\nmin_cores = 1.0\n'
+    table = "".join(
+        f'[neighbours.n{number}]\ncgroup = "/{each.cpu.name}"\n{settings}'
+        for number, each in enumerate(neighbours)
+    )
+    site.write(policy(pair, table, weight_max=0), "control")
+    with site.sitsd() as sitsd, burning(*neighbours):
+        sitsd.ready()
+        with load(pair[0][0], clients=3), load(pair[1][0], clients=3):
+            status = sitsd.status(lambda s: any(n["freezes"] >= 2 for n in s["neighbours"]))
+        assert {each["class"] for each in status["neighbours"]} == {"slo-b"}
+        assert max(each["longest_freeze_s"] for each in status["neighbours"]) > 0
+        sitsd.api.set_mode("observe", "test")
+        becomes(lambda: all("frozen 0" in (n.v2 / "cgroup.events").read_text() for n in neighbours))
