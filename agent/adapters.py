@@ -17,15 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from agent.backoff import Backoff
 from controller.adapters.command import UNDO_SUFFIX, undo_all
-from controller.policy_model import Adapter, Policy
+from controller.policy_model import Adapter, Policy, adapter_socket
 
-FIRST_BACKOFF_S: Final = 0.1
+BACKOFF: Final = Backoff(first_s=0.1, factor=3)
 """The first restart comes soon: it brings the start values back."""
-
-LAST_BACKOFF_S: Final = 30.0
-SETTLED_S: Final = 60.0
-"""An adapter that ran this long starts its backoff anew."""
 
 STOP_TIMEOUT_S: Final = 3.0
 MOST_BYTES: Final = 65536
@@ -46,9 +43,7 @@ class _Process:
     restarts: int = -1
     process: "subprocess.Popen[bytes] | None" = None
     said: bytes = b""
-    started_s: float = 0.0
-    start_at_s: float = 0.0
-    backoff_s: float = FIRST_BACKOFF_S
+    backoff: Backoff = BACKOFF
     kill_at_s: float | None = field(default=None)
     """When it is to be killed, once it was asked to end."""
 
@@ -78,7 +73,7 @@ class Adapters:
         """Start what does not run and is due, hear what they say, find out what died."""
         now_s = time.monotonic()
         for each in self._processes.values():
-            if each.process is None and now_s >= each.start_at_s:
+            if each.process is None and now_s >= each.backoff.due_s:
                 self._start(each)
             elif each.process is not None:
                 code = each.process.poll()
@@ -125,7 +120,7 @@ class Adapters:
     def _start(self, each: _Process) -> None:
         adapter, place = each.adapter, self._dir / each.name
         options = [
-            f"--admin-socket={place}.sock",
+            f"--admin-socket={adapter_socket(self._dir, each.name)}",
             f"--page={place}.page",
             f"--undo-file={place}{UNDO_SUFFIX}",
             *(f"--{key.replace('_', '-')}={value}" for key, value in adapter.settings().items()),
@@ -144,7 +139,7 @@ class Adapters:
             return
         assert each.process.stdout is not None
         os.set_blocking(each.process.stdout.fileno(), False)
-        each.started_s, each.said = time.monotonic(), b""
+        each.backoff, each.said = each.backoff.started(time.monotonic()), b""
         each.restarts += 1
 
     def _hear(self, each: _Process) -> None:
@@ -161,15 +156,12 @@ class Adapters:
 
     def _died(self, each: _Process, code: int) -> None:
         self._close(each)
-        if time.monotonic() - each.started_s > SETTLED_S:
-            each.backoff_s = FIRST_BACKOFF_S
         self._wait(each, f"ended with {f'signal {-code}' if code < 0 else f'exit status {code}'}")
 
     def _wait(self, each: _Process, why: str) -> None:
         each.state, each.detail = "down", why
-        each.start_at_s = time.monotonic() + each.backoff_s
+        each.backoff = each.backoff.ended(time.monotonic())
         _LOG.warning("adapter of %s %s, starting again", each.name, why)
-        each.backoff_s = min(LAST_BACKOFF_S, 3 * each.backoff_s)
 
     def _ended(self, each: _Process, now_s: float) -> bool:
         """Whether one that was asked to end has; it is killed when that takes too long."""

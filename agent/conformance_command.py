@@ -92,6 +92,8 @@ def conformance(
 
 def _socket_of(engine: str, socket_path: Path | None) -> Path:
     """The admin socket of an engine in the agent's policy."""
+    from controller.policy_model import adapter_socket, adapters_dir
+
     with asking(socket_path) as agent:
         answer = agent.policy()
     with readable():
@@ -101,7 +103,8 @@ def _socket_of(engine: str, socket_path: Path | None) -> Path:
             fail(f"no engine {engine!r} in the agent's policy; there is {names}", USAGE)
         found = engines[engine].get("admin_socket")
         if "kind" in engines[engine].get("adapter", {}):
-            found = str(Path(answer["agent"]["run_dir"]) / "adapters" / f"{engine}.sock")
+            run_dir = Path(answer["agent"]["run_dir"])
+            return adapter_socket(adapters_dir(run_dir), engine)
     if not isinstance(found, str):
         fail(f"engine {engine!r} has neither admin_socket nor adapter in the policy", USAGE)
     return Path(found)

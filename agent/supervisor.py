@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from agent.backoff import LAST_S, Backoff
 from controller.limits.guard import start_guard
 from controller.limits.undo import describe, run_undo
 from controller.policy import policy_to_json
@@ -25,11 +26,7 @@ from controller.wire import Channel, Message
 GUARD_TIMEOUT_MS: Final = 700
 """Silence after which limits are undone: seven missed heartbeats, and well under a second."""
 
-FIRST_BACKOFF_S: Final = 0.5
-LAST_BACKOFF_S: Final = 30.0
-SETTLED_S: Final = 60.0
-"""A controller that ran this long starts its backoff anew."""
-
+BACKOFF: Final = Backoff(first_s=0.5, factor=2)
 STOP_TIMEOUT_S: Final = 3.0
 
 _PACKAGES: Final = Path(__file__).parents[1]
@@ -70,9 +67,7 @@ class Supervisor:
         self._heartbeat: int | None = None
         self._controller: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
-        self._backoff_s = FIRST_BACKOFF_S
-        self._started_s = 0.0
-        self._start_at_s = 0.0
+        self._backoff = BACKOFF
         self._guard_at_s = 0.0
         self._targets: Mapping[str, Any] | None = None
         self._mode: Mode = policy.mode
@@ -135,7 +130,7 @@ class Supervisor:
         self._check_guard()
         if self._controller is not None and self._controller.poll() is not None:
             self.controller_died()
-        if self._controller is None and time.monotonic() >= self._start_at_s:
+        if self._controller is None and time.monotonic() >= self._backoff.due_s:
             self._start()
 
     def receive(self) -> list[Message]:
@@ -162,10 +157,7 @@ class Supervisor:
         self._controller = None
         self._undo("the controller died")
         self._on_death()
-        if time.monotonic() - self._started_s > SETTLED_S:
-            self._backoff_s = FIRST_BACKOFF_S
-        self._start_at_s = time.monotonic() + self._backoff_s
-        self._backoff_s = min(LAST_BACKOFF_S, 2 * self._backoff_s)
+        self._backoff = self._backoff.ended(time.monotonic())
         why = f"signal {-code}" if code < 0 else f"exit status {code}"
         _LOG.warning("controller ended with %s; limits undone, starting again", why)
 
@@ -205,13 +197,17 @@ class Supervisor:
         }
         fds = [fd for fd in inherited.values() if fd is not None]
         options = [f"--{name}={fd}" for name, fd in inherited.items() if fd is not None]
-        with theirs:
-            self._controller = subprocess.Popen(
-                [sys.executable, "-m", "controller.process", *options, f"--cpus={handles.cpus}"],
-                cwd=_PACKAGES,
-                stdin=subprocess.DEVNULL,
-                pass_fds=fds,
-            )
+        command = [sys.executable, "-m", "controller.process", *options, f"--cpus={handles.cpus}"]
+        try:
+            with theirs:
+                self._controller = subprocess.Popen(
+                    command, cwd=_PACKAGES, stdin=subprocess.DEVNULL, pass_fds=fds
+                )
+        except OSError as error:
+            ours.close()
+            self._backoff = self._backoff.ended(time.monotonic())
+            _LOG.warning("controller could not be started: %s, trying again", error)
+            return
         self._channel = Channel(ours)
         self._channel.send(
             {
@@ -225,7 +221,7 @@ class Supervisor:
             self._channel.send(message)
         if self._targets is not None:
             self._channel.send(self._targets)
-        self._started_s = time.monotonic()
+        self._backoff = self._backoff.started(time.monotonic())
         self.restarts += 1
 
     def _check_guard(self) -> None:
@@ -249,7 +245,7 @@ class Supervisor:
         except (RuntimeError, OSError) as error:
             # without a guard there is no controller: nothing could undo what it does
             self._guard = None
-            self._guard_at_s = time.monotonic() + LAST_BACKOFF_S
+            self._guard_at_s = time.monotonic() + LAST_S
             _LOG.error("could not start the guard: %s", error)
 
     def _close_channel(self) -> None:

@@ -253,6 +253,16 @@ class Neighbour:
         return self.match.kind in {"slice", "qos"}
 
 
+def adapters_dir(run_dir: Path) -> Path:
+    """Where adapters have their sockets, pages and undo files, in the agent's own directory."""
+    return run_dir / "adapters"
+
+
+def adapter_socket(directory: Path, engine: str) -> Path:
+    """Where the adapter of an engine serves the contract, in the directory of adapters."""
+    return directory / f"{engine}.sock"
+
+
 @dataclass(frozen=True, slots=True)
 class Agent:
     """The service itself."""
@@ -345,7 +355,7 @@ class Agent:
     @property
     def adapters_dir(self) -> Path:
         """Where adapters have their sockets, pages and undo files."""
-        return self.run_dir / "adapters"
+        return adapters_dir(self.run_dir)
 
     @property
     def metrics_endpoint(self) -> tuple[str, int]:
@@ -454,7 +464,7 @@ class Policy:
     def socket_of(self, engine: Engine) -> Path | None:
         """Where the engine contract is served for `engine`: by itself or by its adapter."""
         if engine.adapter.kind is not None:
-            return self.agent.adapters_dir / f"{engine.name}.sock"
+            return adapter_socket(self.agent.adapters_dir, engine.name)
         return engine.admin_socket
 
     @property

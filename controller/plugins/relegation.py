@@ -125,8 +125,9 @@ class Relegation(Generic[K]):
     """The waiting requests of one engine, and whose turn it is.
 
     `add` and `discard` as requests come and go; at the top of a step `update`, then `first` and
-    `take` for each that is admitted. An update costs O(1) while the plan holds, O(log n) for each
-    request that came, O(n log n) for a new plan.
+    `take` for each that is admitted. An update costs next to nothing while nobody came or went and
+    nothing is due, O(1) while the plan holds, O(log n) for each request that came, O(n log n) for a
+    new plan.
 
     `deferred` counts those deferred now, `deferred_total` those that ever were, each once;
     `on_time_tokens` are of those that wait and are not deferred.
@@ -139,11 +140,12 @@ class Relegation(Generic[K]):
         self.deferred_total = 0
         self.on_time_tokens = 0
         self._waiting: dict[K, _Request[K]] = {}
-        self._rules = Rules()
+        self._rules = self._asked = Rules()
         self._rate = math.inf
         self._now_ns = self._ahead = 0
         self._credit = self._ahead_ns_per_token = 0.0
         self._last_number = self._last_arrival_ns = 0
+        self._quiet_until_ns = -math.inf
         self._begin_plan(_Line(0.0), [])
 
     def __len__(self) -> int:
@@ -186,6 +188,7 @@ class Relegation(Generic[K]):
         self._last_number += 1
         request = _Request(key, arrival_ns, tokens, self._last_number)
         self._waiting[key] = request
+        self._quiet_until_ns = -math.inf
         self._on_time.append(request)
         self._fresh.append(request)
         self.on_time_tokens += tokens
@@ -239,8 +242,11 @@ class Relegation(Generic[K]):
 
     def update(self, now_ns: int, tokens_ahead: int, rules: Rules) -> None:
         """The time is `now_ns`; admitted prompts that don't yield have `tokens_ahead` to go."""
-        computed, self._ahead = self._ahead - tokens_ahead, tokens_ahead
         self._now_ns = now_ns
+        if now_ns < self._quiet_until_ns and tokens_ahead == self._ahead and rules is self._asked:
+            return
+        self._asked = rules
+        computed, self._ahead = self._ahead - tokens_ahead, tokens_ahead
         if self._credit < 0:
             earned = self._share() * max(0, computed)
             self._credit = min(0.0, self._credit + earned) if self.deferred else 0.0
@@ -249,6 +255,21 @@ class Relegation(Generic[K]):
                 self._go_on()
             else:
                 self._plan(rules)
+        self._quiet_until_ns = self._next_ns()
+
+    def _next_ns(self) -> float:
+        """Until when an update can change nothing if nobody comes or goes: see `_holds`."""
+        if self._credit < 0 or self._unsorted:
+            return -math.inf
+        until_ns = self._line.latest_begin_ns - (self._begin_ns() - self._now_ns)
+        head = self._deferred_head()
+        if head is None:
+            return until_ns
+        if self._hope_ns >= self._now_ns:
+            until_ns = min(until_ns, self._reconsider_ns)
+        if not self._aged and self._rules.max_deferral_ns > 0:
+            until_ns = min(until_ns, head.arrival_ns + self._rules.max_deferral_ns / 2)
+        return until_ns
 
     def _holds(self, rules: Rules) -> bool:
         """Whether the plan is still good."""
@@ -343,6 +364,7 @@ class Relegation(Generic[K]):
 
     def _forget(self, request: _Request[K]) -> None:
         del self._waiting[request.key]
+        self._quiet_until_ns = -math.inf
         request.here = False
         self._gone += 1
         if request.deferred:

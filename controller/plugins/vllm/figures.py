@@ -30,9 +30,6 @@ DEFERRED_TOTAL: Final = _PLACE["deferred_total"]
 LONGEST: Final = _PLACE["longest_deferral_ms"]
 ON_TIME: Final = _PLACE["on_time_tokens"]
 
-StepFigures = tuple[int, int, int, int, int, int]
-"""The fields of `Step`."""
-
 
 def no_figures() -> "array[int]":
     """All of them, nothing counted yet."""

@@ -11,6 +11,9 @@ class KvCache:
         groups = len(getattr(scheduler.kv_cache_config, "kv_cache_groups", ())) or 1
         size = getattr(scheduler, "block_size", None) or scheduler.cache_config.block_size
         self._free = pool.get_num_free_blocks
+        # what that returns, a call cheaper, where the queue behind it is known
+        queue = getattr(pool, "free_block_queue", None)
+        self._queue = queue if hasattr(queue, "num_free_blocks") else None
         self._blocks = max(0, int(pool.num_gpu_blocks) - 1)  # one stands for "none"
         self._size = int(size)
         self._groups = groups
@@ -18,7 +21,8 @@ class KvCache:
 
     def used(self) -> int:
         """Tokens whose place is taken."""
-        used: int = (self._blocks - self._free()) * self._size // self._groups
+        free = self._free() if self._queue is None else self._queue.num_free_blocks
+        used: int = (self._blocks - free) * self._size // self._groups
         return used
 
     def free_share(self) -> float:

@@ -8,14 +8,14 @@ see that nothing changed. The lock is held for microseconds.
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
 from controller.engines.contract import ContractError, Knob
-from controller.engines.page import EngineNow, PageWriter
+from controller.engines.page import EngineNow, PageWriter, StepFigures
 from controller.plugins.vllm import figures as at
-from controller.plugins.vllm.figures import StepFigures, no_figures
+from controller.plugins.vllm.figures import no_figures
 from controller.serving.leases import Lease, Leases
 from controller.serving.server import AdminServer
 
@@ -88,12 +88,12 @@ class Leased:
             self._wake()
         return values, lease
 
-    def publish(self, now_ns: int, step: StepFigures | None = None) -> None:
-        """Write the page, with `step` if one has just ended."""
+    def publish(self, now_ns: int, steps: Iterable[StepFigures] = ()) -> None:
+        """Write the page, with the `steps` that have ended since."""
         with self._lock:
             self.figures[at.UPDATED] = now_ns
             if self._page is not None:
-                self._page.publish(self.figures, step)
+                self._page.publish(self.figures, steps)
 
     def end(self) -> None:
         """The knobs can't be kept: they go back at the next step, whoever has the lease."""
@@ -172,7 +172,7 @@ class Leased:
         figures[at.MAX_BATCHED] = int(leases.values.get("max_batched_tokens", self._budget))
         figures[at.UPDATED] = time.monotonic_ns()
         if self._page is not None:
-            self._page.publish(figures, None)
+            self._page.publish(figures)
 
     def _wake(self) -> None:
         if self._server is not None:

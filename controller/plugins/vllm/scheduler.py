@@ -58,22 +58,29 @@ def extended(base: Any) -> Any:
             self._sits = attach(self)
 
         def schedule(self, *args: Any, **kwargs: Any) -> Any:
-            if (hand := self._sits) is None:
-                return schedule(self, *args, **kwargs)
-            try:
-                hand.begin_step()
-            except Exception as error:
-                self._sits_failed(error)
-                return schedule(self, *args, **kwargs)
-            plan = schedule(self, *args, **kwargs)
-            try:
-                hand.scheduled(plan)
-            except Exception as error:
-                self._sits_failed(error)
+            if (hand := self._sits) is not None:
+                try:
+                    hand.begin_step()
+                except Exception as error:
+                    self._sits_failed(error)
+                    hand = None
+            # as vLLM calls it; to pass on any number of arguments costs twice as much
+            if len(args) == 1 and not kwargs:
+                plan = schedule(self, args[0])
+            else:
+                plan = schedule(self, *args, **kwargs)
+            if hand is not None:
+                try:
+                    hand.scheduled(plan)
+                except Exception as error:
+                    self._sits_failed(error)
             return plan
 
         def update_from_output(self, plan: Any, output: Any, *args: Any, **kwargs: Any) -> Any:
-            outputs = update_from_output(self, plan, output, *args, **kwargs)
+            if args or kwargs:
+                outputs = update_from_output(self, plan, output, *args, **kwargs)
+            else:
+                outputs = update_from_output(self, plan, output)
             if (hand := self._sits) is not None:
                 try:
                     hand.end_step(output)

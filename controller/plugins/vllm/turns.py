@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from controller.plugins.relegation import Relegation, Rules
+from controller.plugins.relegation import Relegation
 
 QUEUE_METHODS: Final = (
     "add_request",
@@ -27,7 +27,7 @@ Arrival = Callable[[Any], tuple[int, int]]
 class Turns:
     """Who is deferred in one queue, and what is told of that; the queue itself asks it.
 
-    `active` while there is a deadline.
+    `active` while there is a deadline; `order` is to be updated at the top of each step then.
     """
 
     def __init__(self, arrival: Arrival) -> None:
@@ -35,31 +35,25 @@ class Turns:
         self._arrival = arrival
         self._deferred_before = 0
         self._requests: dict[str, Any] = {}
-        self._relegation: Relegation[str] | None = None
+        self.order: Relegation[str] | None = None
 
-    @property
-    def deferred(self) -> int:
-        """Requests that wait behind those on time."""
-        return self._relegation.deferred if self._relegation is not None else 0
+    def told(self, now_ns: int) -> tuple[int, int, int, int | None]:
+        """What the page shows.
 
-    @property
-    def deferred_total(self) -> int:
-        """Requests that were ever deferred, under this deadline or an earlier one."""
-        now = self._relegation.deferred_total if self._relegation is not None else 0
-        return self._deferred_before + now
-
-    @property
-    def on_time_tokens(self) -> int | None:
-        """Prompt tokens of those that are not deferred; None without a deadline."""
-        return self._relegation.on_time_tokens if self._relegation is not None else None
-
-    def longest_deferral_ns(self, now_ns: int) -> int:
-        """How long ago the first of the deferred arrived, 0 if there is none."""
-        return 0 if self._relegation is None else self._relegation.longest_deferral_ns(now_ns)
+        Requests deferred now; those that ever were, under this deadline or an earlier one; how long
+        ago the first of those deferred now arrived; prompt tokens of those that are not deferred,
+        None without a deadline.
+        """
+        turns = self.order
+        if turns is None:
+            return 0, self._deferred_before, 0, None
+        longest_ns = turns.longest_deferral_ns(now_ns) if turns.deferred else 0
+        total = self._deferred_before + turns.deferred_total
+        return turns.deferred, total, longest_ns, turns.on_time_tokens
 
     def begin(self, queue: Iterable[Any]) -> None:
         """A deadline is set while those in `queue` wait."""
-        self._relegation, self.active = Relegation(), True
+        self.order, self.active = Relegation(), True
         for request in queue:
             self.add(request)
 
@@ -68,8 +62,9 @@ class Turns:
         waiting = list(queue)
         first = [each for each in waiting if each.request_id not in self._requests]
         known = [each for each in waiting if each.request_id in self._requests]
-        self._deferred_before = self.deferred_total
-        self._relegation, self.active = None, False
+        if self.order is not None:
+            self._deferred_before += self.order.deferred_total
+        self.order, self.active = None, False
         self._requests.clear()
         known.sort(key=lambda each: self._arrival(each)[0])
         queue.clear()
@@ -77,30 +72,25 @@ class Turns:
 
     def abandon(self) -> None:
         """Order nothing from here on, in the middle of vLLM's planning too: no request moves."""
-        self._relegation, self.active = None, False
+        self.order, self.active = None, False
         self._requests = {}
-
-    def update(self, now_ns: int, tokens_ahead: int, rules: Rules) -> None:
-        """The top of a step."""
-        if self._relegation is not None:
-            self._relegation.update(now_ns, tokens_ahead, rules)
 
     def add(self, request: Any) -> None:
         """It came and waits."""
-        if self._relegation is not None:
+        if self.order is not None:
             arrival_ns, tokens = self._arrival(request)
-            self._relegation.add(request.request_id, arrival_ns, tokens)
+            self.order.add(request.request_id, arrival_ns, tokens)
             self._requests[request.request_id] = request
 
     def take(self, request: Any) -> None:
         """It left by the front."""
-        if self._relegation is not None and self._requests.pop(request.request_id, None):
-            self._relegation.take(request.request_id)
+        if self.order is not None and self._requests.pop(request.request_id, None):
+            self.order.take(request.request_id)
 
     def discard(self, request: Any) -> None:
         """It left from anywhere."""
-        if self._relegation is not None and self._requests.pop(request.request_id, None):
-            self._relegation.discard(request.request_id)
+        if self.order is not None and self._requests.pop(request.request_id, None):
+            self.order.discard(request.request_id)
 
     def before(self, head: Any) -> Any:
         """Whose turn it is when `head` is at the front.
@@ -108,9 +98,9 @@ class Turns:
         What vLLM put there itself (preempted, or passed over in this step) goes first, as without
         us: it is not among those that we know.
         """
-        if self._relegation is None or head.request_id not in self._requests:
+        if self.order is None or head.request_id not in self._requests:
             return head
-        first = self._relegation.first()
+        first = self.order.first()
         return head if first is None else self._requests[first]
 
 
@@ -129,6 +119,9 @@ def in_turns(queue: Any, turns: Turns, failed: Callable[[Exception], None]) -> A
 
     class TurnQueue(base):  # type: ignore[misc]  # vLLM's class is known only where it runs
         """vLLM's queue of first come, first served."""
+
+        # vLLM counts in Python
+        __len__ = deque.__len__
 
         def add_request(self, request: Any) -> None:
             super().add_request(request)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from tests.clients import clients as meanwhile
 from tests.engines.haproxy.install import command, home, install
 from tests.engines.reference_process import Client
 
@@ -159,17 +160,17 @@ class Asked:
 
 
 @contextmanager
-def asking(gate: Gate, clients: int, max_tokens: int) -> Iterator[Asked]:
+def asking(gate: Gate, clients: int, max_tokens: int, model: str | None = None) -> Iterator[Asked]:
     """So many clients that stream one answer after another, each on a connection of its own.
 
     They come back when they are told to.
     """
-    made, stop, lock = Asked(), threading.Event(), threading.Lock()
+    made, lock = Asked(), threading.Lock()
 
-    def run() -> None:
+    def run(stop: threading.Event) -> None:
         while not stop.is_set():
             try:
-                status, retry, ttft_s = ask_once(gate, max_tokens)
+                status, retry, ttft_s = ask_once(gate, max_tokens, model)
             except (OSError, AssertionError, ValueError, IndexError) as error:
                 with lock:
                     made.failures.append(repr(error))
@@ -184,21 +185,15 @@ def asking(gate: Gate, clients: int, max_tokens: int) -> Iterator[Asked]:
             if status != 200:
                 stop.wait(float(retry))
 
-    threads = [threading.Thread(target=run) for _ in range(clients)]
-    for thread in threads:
-        thread.start()
-    try:
+    with meanwhile(clients, run):
         yield made
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
 
 
-def ask_once(gate: Gate, max_tokens: int) -> tuple[int, str, float]:
+def ask_once(gate: Gate, max_tokens: int, model: str | None = None) -> tuple[int, str, float]:
     """One streamed completion: status, `Retry-After`, seconds to its first event."""
     fields: dict[str, Any] = {"prompt": "hello", "max_tokens": max_tokens}
-    fields |= {"stream": True, "ignore_eos": True}
+    fields |= {"stream": True, "ignore_eos": True, "stream_options": {"include_usage": True}}
+    fields |= {} if model is None else {"model": model}
     with Client(gate) as client:
         began_s = time.monotonic()
         client.send("/v1/completions", raw=json.dumps(fields).encode())
@@ -209,9 +204,11 @@ def ask_once(gate: Gate, max_tokens: int) -> tuple[int, str, float]:
         while chunk := client.read_chunk():
             first_s = first_s or time.monotonic() - began_s
             said += chunk
-        # HAProxy may join chunks
-        assert said.endswith(b"data: [DONE]\n\n")
-        assert said.count(b"data: ") == max_tokens + 1
+        # HAProxy may join chunks, and an engine tokens
+        *_, last, done, _ = said.split(b"\n\n")
+        assert done == b"data: [DONE]"
+        usage = json.loads(last.removeprefix(b"data: "))["usage"]
+        assert usage["completion_tokens"] == max_tokens
         return status, "", first_s
 
 

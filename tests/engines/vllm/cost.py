@@ -16,9 +16,9 @@ PARTS: Final = {
     "interception": "calls",
     "top": "top of step",
     "plan": "after plan",
-    "figures": "figures",
-    "page": "page",
+    "end": "end of step",
     "sum": "sum",
+    "page": "page, once in 10 ms",
 }
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from controller.engines.client import call
 from controller.engines.page import PageReader, Step
+from tests.clients import clients as meanwhile
 from tests.engines.reference_process import COMMAND, Client, Running
 from tests.kernel.conftest import TwinGroup
 
@@ -97,9 +98,9 @@ def load(
     pause_s: float = 0,
 ) -> Iterator[Load]:
     """Traffic meanwhile; at the end every answer has come in full."""
-    made, stop = Load(), threading.Event()
+    made = Load()
 
-    def run() -> None:
+    def run(stop: threading.Event) -> None:
         try:
             with Client(engine) as client:
                 while not stop.wait(pause_s if made.seen else 0):
@@ -107,15 +108,8 @@ def load(
         except (OSError, AssertionError, ValueError) as error:
             made.failures.append(repr(error))
 
-    threads = [threading.Thread(target=run) for _ in range(clients)]
-    for thread in threads:
-        thread.start()
-    try:
+    with meanwhile(clients, run):
         yield made
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
 
 
 @contextmanager

@@ -199,3 +199,15 @@ def test_the_end_takes_a_stopped_controller_with_it(supervisor: Supervisor) -> N
 def test_ending_what_never_began_is_nothing(supervisor: Supervisor) -> None:
     supervisor.stop()
     assert supervisor.pid is None
+
+
+def test_a_controller_that_cannot_be_started_is_tried_again(
+    tmp_path: Path, handles: Handles
+) -> None:
+    none = replace(handles, counters=2**30)
+    made = Supervisor(POLICY, none, tmp_path / "undo.json", lambda: None, list)
+    try:
+        made.tick()
+        assert (made.pid, made.channel, made.restarts) == (None, None, -1)
+    finally:
+        made.stop()

@@ -20,7 +20,7 @@ from core import Core, configuration
 from sits_vllm.scheduler import extended
 
 CALLS, ROUNDS = 300, 80
-RUNNING = (0, 16, 64)
+RUNNING = (16, 64)
 WAITING = 100
 HELD = {"max_batched_tokens": 1024}
 RELEGATING = {**HELD, "ttft_deadline_ms": 3000, "prefill_tokens_per_s": 100_000}
@@ -40,7 +40,7 @@ def us(work: Callable[[], Any], calls: int = CALLS) -> float:
 def scheduler(model: str, running: int, values: dict[str, int], waiting: int) -> tuple[Core, Any]:
     """A core in the middle of its work, and its next plan."""
     os.environ["SITS_ADMIN_SOCKET"] = str(Path(tempfile.mkdtemp()) / "admin.sock")
-    core = Core(configuration(model, max_num_seqs=max(1, running)), blocks=20_000)
+    core = Core(configuration(model, max_num_seqs=running), blocks=20_000)
     hand = core.scheduler._sits
     if values:
         hand._leased.with_leases(
@@ -87,31 +87,33 @@ def interception() -> float:
 
 
 def parts(core: Core, plan: Any) -> dict[str, float]:
-    """Each part of a step by itself; the rest of `end_step` is its figures."""
+    """Each part of a step by itself, and what it costs beside that to write the page."""
     hand = core.scheduler._sits
     began = us(hand.begin_step)
-
-    def plan_and_end() -> None:
-        hand.scheduled(plan)
-        hand.end_step(None)
-
     hand.end_step(None)
-    ended = us(plan_and_end)
 
     def planned() -> None:
         hand.scheduled(plan)
         hand._planned.clear()
 
+    def ended() -> None:
+        hand.scheduled(plan)
+        hand.end_step(None)
+        hand._ended.clear()
+
+    def shown() -> None:
+        hand._due_ns = 0
+        hand.scheduled(plan)
+        hand.end_step(None)
+
     scheduled = us(planned)
-    leased = hand._leased
-    page, leased._page = leased._page, None
-    without_page = us(plan_and_end)
-    leased._page = page
+    hand._due_ns = 2**63
+    without_page = us(ended)
     return {
         "top": began,
         "plan": scheduled,
-        "figures": max(0.0, without_page - scheduled),
-        "page": max(0.0, ended - without_page),
+        "end": max(0.0, without_page - scheduled),
+        "page": max(0.0, us(shown) - without_page),
     }
 
 
@@ -125,16 +127,16 @@ def main() -> None:
             ("a lease is held", HELD, 0),
             (f"relegation, {WAITING} wait", RELEGATING, WAITING),
         ):
-            if waiting and not running:
-                continue
             core, plan = scheduler(model, running, values, waiting)
             found = {"interception": caught, **parts(core, plan)}
+            page = found.pop("page")
             rows.append(
                 {
                     "running": running,
                     "when": name,
                     **{part: round(cost, 3) for part, cost in found.items()},
                     "sum": round(sum(found.values()), 3),
+                    "page": round(page, 3),
                 }
             )
     print("\n" + json.dumps(rows))

@@ -1,7 +1,7 @@
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import pytest
@@ -230,6 +230,23 @@ def test_whatever_comes_and_goes_the_queue_is_whole_and_its_promises_hold(
             default=0,
         )
         assert queue.deferred_total == len(waiting.deferred)
+
+
+@settings(deadline=None)
+@given(acts_drawn, st.sampled_from([0, 150 * MS]))
+def test_updates_in_between_with_nothing_new_change_nothing(
+    acts: list[tuple[str, int]], max_deferral_ns: int
+) -> None:
+    """A queue that skips what can change nothing is the same as one that looks anew each time."""
+    rules = replace(RULES, max_deferral_ns=max_deferral_ns)
+    skipping, looking = Waiting(), Waiting()
+    for what, amount in acts:
+        skipping.act(what, amount, rules)
+        # rules that are equal and not the same are looked at
+        looking.act(what, amount, replace(rules))
+        assert skipping.queue.order() == looking.queue.order()
+        assert skipping.queue.deferred == looking.queue.deferred
+        assert skipping.queue.deferred_total == looking.queue.deferred_total
 
 
 @settings(deadline=None)

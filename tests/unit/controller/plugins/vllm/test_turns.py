@@ -58,6 +58,11 @@ def served(queue: Any) -> list[str]:
     return names
 
 
+def update(turns: Turns, now_ns: int, tokens_ahead: int, rules: Rules) -> None:
+    assert turns.order is not None
+    turns.order.update(now_ns, tokens_ahead, rules)
+
+
 def test_without_a_deadline_it_is_the_queue_it_stands_in_for() -> None:
     queue = in_turns(Queue(), Turns(arrival), fail)
     for name in "abc":
@@ -71,10 +76,10 @@ def test_who_cannot_be_on_time_comes_after_those_who_can() -> None:
     turns.begin(queue)
     for request in (Request("late", 0, 5000), Request("a", 1, 100), Request("b", 2, 100)):
         queue.add_request(request)
-    turns.update(3, 0, RULES)
-    assert turns.deferred == 1
+    update(turns, 3, 0, RULES)
+    assert turns.told(3) == (1, 1, 3, 200)
     assert served(queue) == ["a", "b", "late"]
-    assert (turns.deferred, turns.deferred_total) == (0, 1)
+    assert turns.told(3) == (0, 1, 0, 0)
 
 
 def test_those_who_wait_already_are_judged_when_a_deadline_is_set() -> None:
@@ -83,7 +88,7 @@ def test_those_who_wait_already_are_judged_when_a_deadline_is_set() -> None:
     for request in (Request("late", 0, 5000), Request("a", 1, 100)):
         queue.add_request(request)
     turns.begin(queue)
-    turns.update(2, 0, RULES)
+    update(turns, 2, 0, RULES)
     assert served(queue) == ["a", "late"]
 
 
@@ -93,7 +98,7 @@ def test_what_vllm_puts_to_the_front_stays_there() -> None:
     turns.begin(queue)
     queue.add_request(Request("a", 1, 100))
     queue.appendleft(Request("preempted", 0, 9000))
-    turns.update(2, 0, RULES)
+    update(turns, 2, 0, RULES)
     assert served(queue) == ["preempted", "a"]
 
 
@@ -103,7 +108,7 @@ def test_the_order_of_arrival_is_back_when_the_deadline_goes() -> None:
     turns.begin(queue)
     for request in (Request("late", 0, 5000), Request("a", 1, 100), Request("b", 2, 100)):
         queue.add_request(request)
-    turns.update(3, 0, RULES)
+    update(turns, 3, 0, RULES)
     assert queue.peek_request().request_id == "a"
     turns.end(queue)
     assert served(queue) == ["late", "a", "b"]
@@ -116,10 +121,10 @@ def test_one_that_is_taken_back_is_nobodys_turn() -> None:
     requests = [Request("late", 0, 5000), Request("a", 1, 100), Request("b", 2, 100)]
     for request in requests:
         queue.add_request(request)
-    turns.update(3, 0, RULES)
+    update(turns, 3, 0, RULES)
     queue.remove_requests(requests[:2])
     queue.remove_request(requests[2])
-    assert (len(queue), turns.deferred, turns.on_time_tokens) == (0, 0, 0)
+    assert (len(queue), turns.told(3)) == (0, (0, 1, 0, 0))
 
 
 def test_after_an_error_in_the_order_no_request_moves() -> None:

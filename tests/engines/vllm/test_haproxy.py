@@ -1,0 +1,66 @@
+"""HAProxy before a real vLLM whose own knobs nobody touches: concurrency, queue and shedding."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from controller.engines.page import PageReader
+from demo.stage import Stage
+from tests.engines.haproxy.gate import Gate, Server, asking, haproxy, until
+from tests.engines.haproxy.test_adapter import adapter
+
+pytestmark = pytest.mark.engines
+
+MODEL = "tiny"
+TOKENS = 24
+MAXCONN = 8
+PATIENCE_S = 240
+
+
+@pytest.fixture
+def gate(stage: Stage, tmp_path: Path) -> Iterator[Gate]:
+    with haproxy(tmp_path, [Server("a", stage.port, MAXCONN)]) as made:
+        yield made
+
+
+def test_vllm_gets_as_many_requests_at_once_as_is_set_and_no_answer_fails(
+    gate: Gate, tmp_path: Path
+) -> None:
+    with (
+        adapter(gate, tmp_path) as made,
+        asking(gate, clients=10, max_tokens=TOKENS, model=MODEL) as asked,
+    ):
+        until(lambda: gate.column("scur")["a"] > 2, "more than two at once", PATIENCE_S)
+        made.set(max_running=2, max_queued=3)
+        until(lambda: gate.column("scur")["a"] <= 2, "no more than two", PATIENCE_S)
+        until(lambda: shown(made.page) <= 2, "no more than two on the page", PATIENCE_S)
+        answered, refused = asked.statuses[200], asked.statuses[503]
+        seen: list[int] = []
+
+        def enough() -> bool:
+            made.set(max_running=2, max_queued=3)  # the lease lasts
+            seen.append(gate.column("scur")["a"])
+            more = asked.statuses[200] >= answered + 6 and asked.statuses[503] > refused
+            return bool(asked.failures) or more
+
+        until(enough, "answers and refusals", PATIENCE_S)
+        assert max(seen) == 2
+        assert shown(made.page) <= 2
+        made.ask("release", owner="test")
+        until(lambda: gate.column("scur")["a"] > 2, "more than two again", PATIENCE_S)
+    assert asked.failures == []
+    assert set(asked.statuses) == {200, 503}
+    assert all(1 <= int(seconds) <= 60 for seconds in asked.retry_after)
+    assert gate.process.poll() is None
+
+
+def shown(page: Path) -> int:
+    """How many run, as the adapter tells it."""
+    reader = PageReader(page)
+    try:
+        got = reader.read()
+        assert got is not None
+        return got[0].running
+    finally:
+        reader.close()
