@@ -147,7 +147,10 @@ def _serves(gate: Gate) -> bool:
 
 @dataclass(slots=True)
 class Asked:
-    """What became of requests: statuses, `Retry-After`, and what was cut off."""
+    """What became of requests: statuses, `Retry-After`, and what was cut off.
+
+    One that waited in the queue for longer than that lets it has a 503 without `Retry-After`.
+    """
 
     statuses: Counter[int] = field(default_factory=Counter)
     retry_after: list[str] = field(default_factory=list)
@@ -183,7 +186,7 @@ def asking(gate: Gate, clients: int, max_tokens: int, model: str | None = None) 
                 else:
                     made.retry_after.append(retry)
             if status != 200:
-                stop.wait(float(retry))
+                stop.wait(float(retry or 1))
 
     with meanwhile(clients, run):
         yield made

@@ -13,7 +13,7 @@ from tests.engines.haproxy.test_adapter import adapter
 pytestmark = pytest.mark.engines
 
 MODEL = "tiny"
-TOKENS = 24
+TOKENS = 8
 MAXCONN = 8
 PATIENCE_S = 240
 
@@ -51,7 +51,9 @@ def test_vllm_gets_as_many_requests_at_once_as_is_set_and_no_answer_fails(
         until(lambda: gate.column("scur")["a"] > 2, "more than two again", PATIENCE_S)
     assert asked.failures == []
     assert set(asked.statuses) == {200, 503}
-    assert all(1 <= int(seconds) <= 60 for seconds in asked.retry_after)
+    told = [int(seconds) for seconds in asked.retry_after if seconds]
+    assert told
+    assert all(1 <= seconds <= 60 for seconds in told)
     assert gate.process.poll() is None
 
 

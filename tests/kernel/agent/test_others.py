@@ -11,6 +11,7 @@ from controller.engines.client import EngineError, call
 from controller.engines.link import OWNER
 from tests.engines.reference_process import Running
 from tests.kernel.conftest import MakeGroup
+from tests.leases import renewed, take
 
 from .conftest import Node
 from .groups import favoured
@@ -21,21 +22,14 @@ from .waiting import becomes
 
 pytestmark = pytest.mark.kernel
 
-LEASE_MS: Final = 10_000
 OPERATOR: Final = "operator"
-
-
-def take(engine: Running, owner: str, **values: int) -> None:
-    """Set knobs by hand under a lease of ten seconds."""
-    epoch = knobs(engine)["epoch"] + 1
-    call(engine.admin, "set", 10, owner=owner, epoch=epoch, lease_ms=LEASE_MS, values=values)
 
 
 def takes_from_sits(engine: Running, **values: int) -> bool:
     """Whether an operator who ends sits' lease in its name got his own before sits was back."""
     with suppress(EngineError):
         call(engine.admin, "release", 10, owner=OWNER)
-        take(engine, OPERATOR, **values)
+        take(engine.admin, OPERATOR, **values)
         return True
     return False
 
@@ -43,7 +37,7 @@ def takes_from_sits(engine: Running, **values: int) -> bool:
 def takes_its_name(engine: Running, **values: int) -> bool:
     """Whether a `set` in sits' name came before sits' own next one, which takes the epoch."""
     with suppress(EngineError):
-        take(engine, OWNER, **values)
+        take(engine.admin, OWNER, **values)
         return True
     return False
 
@@ -71,10 +65,10 @@ def asked_since(sitsd: Sitsd, started_ns: int) -> list[dict[str, Any]]:
 
 def test_a_lease_that_another_holds_is_waited_for(node: Node, site: Site, gap_ms: float) -> None:
     site.write(node.targets(ttft_ms=60_000, gap_ms=gap_ms, more=NO_NEIGHBOURS), "control")
-    take(node.engine, OPERATOR, max_running=7)
+    take(node.engine.admin, OPERATOR, max_running=7)
     with site.sitsd() as sitsd:
         sitsd.engine(lambda engine: engine["found"] and engine["ports"])
-        take(node.engine, OPERATOR, max_running=7)
+        take(node.engine.admin, OPERATOR, max_running=7)
         try:
             with favoured(node.group), long_beside_short(node.engine):
                 yields(sitsd, "lease_held", "held by 'operator'")
@@ -115,9 +109,10 @@ def test_what_is_set_in_its_name_is_left_alone(node: Node, site: Site, gap_ms: f
         with favoured(node.group), long_beside_short(node.engine):
             becomes(lambda: lowered(node))
             becomes(lambda: takes_its_name(node.engine, max_running=5))
-            yields(sitsd, "foreign_write", "")
-            assert knobs(node.engine)["values"]["max_running"] == 5
-            assert sitsd.events("engine_lost") == []
+            with renewed(node.engine.admin, OWNER, max_running=5):
+                yields(sitsd, "foreign_write", "")
+                assert knobs(node.engine)["values"]["max_running"] == 5
+                assert sitsd.events("engine_lost") == []
     # the lease that was taken by hand is not sits' to give back: it runs out
     becomes(lambda: at_start(node.engine))
 

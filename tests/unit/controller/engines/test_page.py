@@ -2,6 +2,8 @@ import os
 import struct
 import subprocess
 import sys
+from array import array
+from dataclasses import astuple
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,8 @@ FIELDS = 22
 
 WRITER = """
 import sys
+from array import array
+from dataclasses import astuple
 import time
 from pathlib import Path
 from controller.engines.page import EngineNow, PageWriter, Step
@@ -205,5 +209,16 @@ def test_an_allocator_is_shown_beside_the_figures(tmp_path: Path) -> None:
     assert of_allocator(reader.allocator()) == 0.85
     writer.show_allocator(Allocator(1000, 400, 500))
     assert reader.allocator() is None
+    reader.close()
+    writer.close()
+
+
+def test_several_steps_may_come_with_one_write(tmp_path: Path) -> None:
+    page = tmp_path / "page"
+    writer, reader = PageWriter(page), PageReader(page)
+    steps = [step_of(index) for index in (1, 2, 3)]
+    figures = array("Q", [7, 3, *[0] * (FIELDS - 2)])
+    writer.publish(figures, [astuple(step) for step in steps])
+    assert reader.read() == (EngineNow(7, 3), steps)
     reader.close()
     writer.close()
