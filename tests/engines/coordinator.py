@@ -20,7 +20,7 @@ from tests.unit.controller.rig import AgentEnd, Kernel
 
 from .reference_process import Running, reference_engine
 
-PATIENCE_S: Final = 20
+PATIENCE_S: Final = 120.0
 OVER: Final = "over"
 
 
