@@ -96,8 +96,9 @@ class Client:
         body = b"" if fields is None else json.dumps(fields).encode()
         body = body if raw is None else raw
         method = "POST" if body else "GET"
-        head = f"{method} {path} HTTP/1.1\r\nhost: here\r\ncontent-length: {len(body)}\r\n\r\n"
-        self.sock.sendall(head.encode() + body)
+        head = f"{method} {path} HTTP/1.1\r\nhost: here\r\ncontent-length: {len(body)}\r\n"
+        head += "content-type: application/json\r\n" if body else ""
+        self.sock.sendall(head.encode() + b"\r\n" + body)
 
     def read(self) -> Answer:
         status, headers = self.read_head()

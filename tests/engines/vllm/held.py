@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from controller.engines.client import EngineError, call
 from controller.engines.page import EngineNow, PageReader, Step
+from tests.leases import renewed
 
 ANSWER_S: Final = 10.0
 PATIENCE_S: Final = 60.0
@@ -33,10 +34,10 @@ def take(
 @contextmanager
 def holding(socket: Path, **values: float) -> Iterator[None]:
     """The knobs have these values inside this context, in force before it begins."""
-    take(socket, values)
-    until(lambda: ask(socket, "get")["state"] == "applied", "the change in force")
     try:
-        yield
+        with renewed(socket, "test", **values):
+            until(lambda: ask(socket, "get")["state"] == "applied", "the change in force")
+            yield
     finally:
         with suppress(EngineError):
             ask(socket, "release", owner="test")

@@ -9,6 +9,7 @@ from controller.engines.page import PageReader
 from demo.stage import Stage
 from tests.engines.haproxy.gate import Gate, Server, asking, haproxy, until
 from tests.engines.haproxy.test_adapter import adapter
+from tests.leases import renewed
 
 pytestmark = pytest.mark.engines
 
@@ -32,21 +33,20 @@ def test_vllm_gets_as_many_requests_at_once_as_is_set_and_no_answer_fails(
         asking(gate, clients=10, max_tokens=TOKENS, model=MODEL) as asked,
     ):
         until(lambda: gate.column("scur")["a"] > 2, "more than two at once", PATIENCE_S)
-        made.set(max_running=2, max_queued=3)
-        until(lambda: gate.column("scur")["a"] <= 2, "no more than two", PATIENCE_S)
-        until(lambda: shown(made.page) <= 2, "no more than two on the page", PATIENCE_S)
-        answered, refused = asked.statuses[200], asked.statuses[503]
-        seen: list[int] = []
+        with renewed(made.socket, "test", max_running=2, max_queued=3):
+            until(lambda: gate.column("scur")["a"] <= 2, "no more than two", PATIENCE_S)
+            until(lambda: shown(made.page) <= 2, "no more than two on the page", PATIENCE_S)
+            answered, refused = asked.statuses[200], asked.statuses[503]
+            seen: list[int] = []
 
-        def enough() -> bool:
-            made.set(max_running=2, max_queued=3)  # the lease lasts
-            seen.append(gate.column("scur")["a"])
-            more = asked.statuses[200] >= answered + 6 and asked.statuses[503] > refused
-            return bool(asked.failures) or more
+            def enough() -> bool:
+                seen.append(gate.column("scur")["a"])
+                more = asked.statuses[200] >= answered + 6 and asked.statuses[503] > refused
+                return bool(asked.failures) or more
 
-        until(enough, "answers and refusals", PATIENCE_S)
-        assert max(seen) == 2
-        assert shown(made.page) <= 2
+            until(enough, f"answers and refusals: {asked.statuses}", PATIENCE_S)
+            assert max(seen) == 2
+            assert shown(made.page) <= 2
         made.ask("release", owner="test")
         until(lambda: gate.column("scur")["a"] > 2, "more than two again", PATIENCE_S)
     assert asked.failures == []
