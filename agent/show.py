@@ -36,6 +36,7 @@ from agent.words import (
     sockets_text,
     value,
 )
+from controller.journal_rows import OPERATOR
 
 _MODEL_TERMS: Final = ("base", "prefill", "decode", "kv")
 
@@ -89,6 +90,7 @@ def decisions(
     """Decisions, the first one last, as a log has it.
 
     Below when, for whom and its ack are what, why and what came of it; `nothing` is said of none.
+    An operator's reason is told without `reasons` too.
     """
     if not items:
         return Text(nothing)
@@ -101,7 +103,7 @@ def decisions(
             cell.pad_right(max(0, min(width, 24) - cell.cell_len) + 2)
             entry.append_text(cell)
         entry.append_text(ack_text(item)).append("\n").append_text(changes(item))
-        if reasons and item["reason"]:
+        if item["reason"] and (reasons or item["cause"] == OPERATOR):
             entry.append(f"\n{item['reason']}", "dim")
         if item["outcome"]:
             entry.append("\n").append_text(outcome_text(item["outcome"]))

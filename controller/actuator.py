@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from controller.actions import (
     LimitAction,
@@ -24,6 +24,7 @@ from controller.attribution import Cause
 from controller.batching import BatchMemory
 from controller.engines.told import Ack
 from controller.forbidden import forbidden_knobs, forbids_weight
+from controller.journal_rows import OPERATOR
 from controller.limits.cgroup import CgroupError, Group, Hierarchies, cpu_group
 from controller.limits.cpu import WEIGHT_FILES, read_weight
 from controller.limits.holds import Lapsed
@@ -34,9 +35,6 @@ from controller.policy_model import Mode
 from controller.protection import Protection
 from controller.watch import EngineWatch
 from controller.wire import Channel
-
-OPERATOR: Final = "operator"
-"""The cause of what somebody decided by hand."""
 
 
 @dataclass(slots=True)

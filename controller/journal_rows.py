@@ -9,6 +9,9 @@ from typing import Any, Final, Literal
 Ack = Literal["pending", "applied", "refused", "lost", "shadow"]
 Value = float | int | str | None
 
+OPERATOR: Final = "operator"
+"""The cause of what somebody decided by hand."""
+
 MAX_TEXT: Final = 4096
 """Characters kept of a text."""
 MAX_JSON_CHARS: Final = 256 * 1024

@@ -368,7 +368,9 @@ class EngineLink:
         refusal, call = response.refusal, response.request.call
         assert refusal is not None
         if call in _VOTED and sent is not None:
-            self._votes.append(Vote(call, sent.epoch, refusal.code, refusal.message))
+            stale = refusal.code == "stale_epoch"
+            why = "others have written to it since it was greeted: ask again" if stale else ""
+            self._votes.append(Vote(call, sent.epoch, refusal.code, why or refusal.message))
             self._promised = None
         text = f"engine at '{self.path}' refused {call}: {refusal.message}"
         if refusal.code == "stale_epoch":
