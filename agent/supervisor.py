@@ -86,7 +86,7 @@ class Supervisor:
     @property
     def started_s(self) -> float:
         """When the last controller was started, on the monotonic clock."""
-        return self._started_s
+        return self._backoff.started_s or 0.0
 
     @property
     def mode(self) -> Mode:
