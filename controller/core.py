@@ -44,6 +44,8 @@ GIVE_BACK_NS: Final = 10_000_000_000
 
 PUT_BACK: Final = "memory has not run short for a while: what was saved is put back"
 
+_GOLDEN: Final = 0.618033988749895
+
 IDLE_NS: Final = 300_000_000_000
 """And when there was no traffic for so long; a shorter lull is part of the load."""
 
@@ -62,12 +64,23 @@ class CoreState:
     """Of the gap SLO that a step is planned for; None until the model is trusted."""
     gate: Gate = field(default_factory=Gate)
     slow_ns: int | None = None
+    slow_after_ns: int = SLOW_NS
+    """When layer 2 runs after `slow_ns`; the first time later by the engine's phase."""
     totals: Counters = field(default_factory=Counters)
     idle_ns: int | None = None
     """Since when the engine has had no request, None while it has one."""
     requests_total: int = 0
     disturbed: bool = False
     """Whether the engine stood still for anything else than its load since layer 2 last ran."""
+
+
+def phase_ns(row: int) -> int:
+    """How much later than others the engine of this row does what is done once a second.
+
+    All are looked at in one tick, and begin together after a start. By multiples of the golden
+    ratio any number of neighbouring rows is spread over the second, so that no tick has it all.
+    """
+    return int(row * _GOLDEN % 1 * SLOW_NS)
 
 
 def learn_steps(
@@ -101,7 +114,7 @@ def decide(
         return _given_back(state, f"its figures have been in doubt for {for_s:.0f} s")
     if state.slow_ns is None:
         state = replace(state, slow_ns=signals.now_ns, totals=signals.totals)
-    elif signals.now_ns - state.slow_ns >= SLOW_NS:
+    elif signals.now_ns - state.slow_ns >= state.slow_after_ns:
         state, proposal = _slowly(view, state, signals, attainment)
         if proposal is not None:
             return state, proposal
@@ -191,6 +204,7 @@ def _slowly(
             signals.engine.kv_total if signals.engine is not None else 0,
         ),
         slow_ns=signals.now_ns,
+        slow_after_ns=SLOW_NS,
         totals=signals.totals,
         disturbed=False,
     )

@@ -25,8 +25,10 @@ UNKNOWN: Final = 0.12
 is shared was 0.08 to 0.17."""
 
 LEAST: Final = 0.02
-_STEP: Final = 0.01
-_MOST_STEPS: Final = 120
+_STEP: Final = 0.02
+_MOST_STEPS: Final = 60
+_PAST_BEST: Final = 0.95
+"""The product has one peak: where it has fallen so far it is past."""
 
 
 def spread_after(spread: float, ratio: float) -> float:
@@ -57,4 +59,6 @@ def planned_share(spread: float, base_share: float, gaps: float) -> float:
         good = served * math.exp(gaps * math.log1p(-0.5 * math.erfc(off / scale)))
         if good > best:
             best, found = good, share
+        elif good < _PAST_BEST * best:
+            break
     return found

@@ -10,7 +10,7 @@ from bpf.layout import Counters
 from controller.attribution import MEANING, Cause, Verdict, attribute
 from controller.backpressure import Backpressure, Queues, backpressure, send_pressure
 from controller.batching import BatchMemory, BatchView
-from controller.core import CoreState, learn_steps
+from controller.core import SLOW_NS, CoreState, learn_steps, phase_ns
 from controller.cpu_limits import CpuMemory, CpuView
 from controller.engines.link import OWNER, EngineLink
 from controller.engines.page import STEP_SLOTS, EngineNow, Step
@@ -20,7 +20,7 @@ from controller.limits.cgroup import Group
 from controller.memory_sentinel import MemoryView, SentinelMemory
 from controller.memory_watch import MemoryWatch, memory_status
 from controller.policy_model import Engine, Mode
-from controller.predict.buckets import Buckets
+from controller.predict.buckets import BUCKET_NS, Buckets
 from controller.predict.chooser import Chooser, Outlook
 from controller.pressure import Pressure, PressureReader
 from controller.progress import Progress, Stall
@@ -80,7 +80,7 @@ class EngineWatch:
         socket = socket or policy.admin_socket
         self.link = EngineLink(socket, lease_ms) if socket else None
         self._is_removed = False
-        self.core = CoreState()
+        self.core = CoreState(slow_after_ns=SLOW_NS + phase_ns(row))
         self.memory = MemoryWatch(group)
         self.sentinel = SentinelMemory()
         self.cpu = CpuMemory()
@@ -101,7 +101,8 @@ class EngineWatch:
         self._last_step: Step | None = None
         self._disturbed: deque[int] = deque(maxlen=STEP_SLOTS)
         self._arrivals: deque[tuple[int, int]] = deque()
-        self._buckets = Buckets()
+        # half a second from layer 2, so that no tick of an engine has both
+        self._buckets = Buckets(BUCKET_NS + (phase_ns(row) + SLOW_NS // 2) % SLOW_NS)
         self._chooser = Chooser(OUTLOOK_S, PLANNED_SHARE)
         self._loads: deque[tuple[int, ...]] = deque(maxlen=LOADS_KEPT)
 
@@ -295,7 +296,7 @@ class EngineWatch:
 
     def forget(self) -> None:
         """The engine started anew: nothing learnt or held of it is true any more."""
-        self.core = CoreState()
+        self.core = CoreState(slow_after_ns=SLOW_NS + phase_ns(self.row))
         self.memory.forget()
         self.sentinel = replace(self.sentinel, cap=None, saved=None, restore=None)
         self._arrivals.clear()

@@ -10,9 +10,11 @@ LONGEST_PAUSE: Final = 60
 class Buckets:
     """Rates over one second each, of a count that only grows."""
 
-    __slots__ = ("_since_ns", "_total")
+    __slots__ = ("_length_ns", "_since_ns", "_total")
 
-    def __init__(self) -> None:
+    def __init__(self, first_ns: int = BUCKET_NS) -> None:
+        """The first interval ends after `first_ns`, at least `BUCKET_NS`."""
+        self._length_ns = first_ns
         self._since_ns: int | None = None
         self._total = 0
 
@@ -27,8 +29,9 @@ class Buckets:
             self._since_ns, self._total = now_ns, total
             return ()
         elapsed_ns = now_ns - self._since_ns
-        if elapsed_ns < BUCKET_NS:
+        if elapsed_ns < self._length_ns:
             return ()
+        self._length_ns = BUCKET_NS
         rate = (total - self._total) / (elapsed_ns / 1e9)
         self._since_ns, self._total = now_ns, total
         intervals = elapsed_ns // BUCKET_NS

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from itertools import pairwise
 from typing import Final
 
 import pytest
@@ -15,6 +16,7 @@ from controller.core import (
     decide,
     gap_attainment,
     learn_steps,
+    phase_ns,
     step_margin,
 )
 from controller.engines.contract import Knob
@@ -227,3 +229,26 @@ def test_what_came_of_the_plan_trims_it() -> None:
     state = planned(EVEN)
     trimmed = replace(state, trim=replace(state.trim, margin=0.7))
     assert step_margin(trimmed) == pytest.approx(step_margin(state) * 0.7 / START)
+
+
+def slow_ticks(row: int) -> list[int]:
+    """The ticks, 17 ms apart, at which layer 2 of the engine of this row runs."""
+    state, ran = CoreState(slow_after_ns=SLOW_NS + phase_ns(row)), []
+    for at in range(400):
+        before = state.slow_ns
+        state, _ = decide(VIEW, state, window(at * 17 * MS, engine=ENGINE), Cause.NONE, 0.99)
+        if at and state.slow_ns != before:
+            ran.append(at)
+    return ran
+
+
+def test_of_eight_engines_no_two_have_their_second_in_one_tick() -> None:
+    ticks = [slow_ticks(row) for row in range(8)]
+    for first, second in pairwise(sorted(ticks)):
+        assert not {*first} & {*second}
+    assert len({tick for ran in ticks for tick in ran}) == sum(map(len, ticks))
+
+
+def test_after_its_phase_an_engine_is_looked_at_once_a_second() -> None:
+    for row in range(8):
+        assert all(after - before == 59 for before, after in pairwise(slow_ticks(row)))

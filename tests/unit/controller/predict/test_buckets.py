@@ -21,6 +21,14 @@ def test_an_interval_ends_after_a_second_and_its_rate_is_over_the_time_it_took()
     assert rate == pytest.approx(60 / 1.016)
 
 
+def test_only_the_first_interval_may_be_longer() -> None:
+    buckets = Buckets(first_ns=1600 * MS)
+    assert buckets.take(0, 100) == ()
+    assert buckets.take(1500 * MS, 150) == ()
+    assert buckets.take(1600 * MS, 180) == (50.0,)
+    assert buckets.take(2600 * MS, 200) == (20.0,)
+
+
 def test_a_pause_is_as_many_intervals_of_the_same_rate() -> None:
     buckets = Buckets()
     buckets.take(0, 0)
