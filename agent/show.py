@@ -64,6 +64,9 @@ def status(answer: Json) -> RenderableType:
         parts += [heading("engines"), _engine_rows(answer["engines"])]
     if answer["neighbours"]:
         parts += [heading("neighbours"), _neighbour_rows(answer["neighbours"])]
+    if answer.get("candidates"):
+        rows = [Text(f"{each['cgroup']} ({each['command']})") for each in answer["candidates"]]
+        parts += [heading("took the CPU, and no table names it"), indent(Group(*rows))]
     problems = answer["problems"]
     parts += [heading("problems"), bullets(problems)] if problems else [Text("no problems")]
     return Group(*parts)

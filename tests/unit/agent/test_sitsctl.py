@@ -840,3 +840,8 @@ def test_neighbours_say_their_class_what_they_got_and_who_is_not_named(setting: 
         "800 ms", "200 ms", "70%", "/system.slice/backup.servi", "zstd", "34%",
     ):  # fmt: skip
         assert fact in text
+
+
+def test_the_status_names_who_took_the_cpu_and_is_not_named(setting: Setting) -> None:
+    setting.view.state["candidates"] = setting.view.beside["candidates"]
+    assert "/system.slice/backup.service (zstd)" in "\n".join(setting.lines("status"))
