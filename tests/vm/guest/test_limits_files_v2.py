@@ -247,7 +247,7 @@ def test_a_holder_killed_at_thirty_random_moments_leaves_no_value_and_nothing_fr
         guard = forked(partial(watch, path, read_fd, 600_000), closed=alive)
         holder = forked(partial(hold, path, alive, groups), closed=read_fd)
         os.close(read_fd)
-        time.sleep(chance.uniform(0.1, 2))
+        time.sleep(chance.uniform(0.1, 1))
         # Half of them with a guard that dies with the holder: then the next one runs the list.
         if moment % 2:
             os.kill(guard, signal.SIGKILL)
