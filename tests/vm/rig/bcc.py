@@ -57,7 +57,12 @@ def fetch(cache: Cache, kernel: Kernel) -> Path:
                 dirs_exist_ok=True,
                 ignore=lambda at, _, top=source, found=links: found if Path(at) == top else (),
             )
-        for name in ("usr/lib/x86_64-linux-gnu", "usr/lib/python3", "lib/x86_64-linux-gnu"):
+        for name in (
+            "usr/lib/x86_64-linux-gnu",
+            "usr/lib/llvm-14",
+            "usr/lib/python3",
+            "lib/x86_64-linux-gnu",
+        ):
             if (tree / name).is_dir():
                 shutil.copytree(
                     tree / name, into / "usr" / Path(name).name, symlinks=True, dirs_exist_ok=True
