@@ -47,6 +47,8 @@ def test_a_name_that_could_break_the_file_is_refused(name: str) -> None:
         (LINE.replace(":14:8:1:", ":99:8:1:"), "line 1: not NAME"),
         ("#" * (MAX_USERS_BYTES + 1), "over 65536 bytes"),
     ],
+    # the salt is another one each time, and every process must collect the same names
+    ids=["nobody", "twice", "not hashed", "too weak", "wide", "costly", "too costly", "too big"],
 )
 def test_a_file_that_does_not_hold_is_refused_with_its_line(
     tmp_path: Path, content: str, why: str
