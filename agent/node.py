@@ -182,7 +182,8 @@ class Node:
             plan = Plan(self.features, rows, pin_dir)
             self.programs = load(lib, plan) if self.tier == "btf" else load_bcc(lib, plan)
         except (LibbpfError, OSError) as error:
-            self.problems.append(f"nothing is measured: {error}")
+            why = "the kernel has no BTF, and " if not self.features.btf else ""
+            self.problems.append(f"nothing is measured: {why}{error}")
             _LOG.error("%s", error)
             self.tier = "none"
             return

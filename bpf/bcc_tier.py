@@ -136,7 +136,7 @@ def _facts_of(headers: Path) -> HeaderFacts:
     for name in ("linux/sched.h", "trace/events/sched.h", "trace/events/tcp.h"):
         found = [root / "include" / name for root in roots if (root / "include" / name).is_file()]
         if not found:
-            raise FileNotFoundError(0, f"{headers} has no include/{name}: no kernel headers there")
+            raise FileNotFoundError(f"{headers} has no include/{name}: no kernel headers there")
         texts.append(found[0].read_text(errors="replace"))
     return header_facts(*texts)
 

@@ -25,8 +25,8 @@ pytestmark = pytest.mark.kernel
 MIB = 1 << 20
 CLIENTS = 14
 EVERY_S = 0.5
-PROMPT = "a" * 400
-ANSWER = 100
+PROMPT = "a" * 200
+ANSWER = 300
 SHAPE = ("--layers", "32", "--width", "16", "--kv-tokens", "1000000", "--max-running", "128")
 """16 KiB of KV cache a token, so 8 MiB a request; quick to compute."""
 
