@@ -52,7 +52,10 @@ format: setup
 	$(BIN)/ruff check --fix .
 
 # Everything that needs no other kernel: unit tests, real BPF and cgroups (root), real engines.
-test: test-unit test-real
+# Both parts run, whatever becomes of the first.
+test: setup
+	@failed=0; $(MAKE) --no-print-directory test-unit || failed=1; \
+	  $(MAKE) --no-print-directory test-real || failed=1; exit $$failed
 
 # A process a core. What measures or limits the machine (test-real) goes one after another.
 test-unit: setup
@@ -66,7 +69,9 @@ test-real: setup
 test-slow: setup build/prometheus
 	@dpkg -s $(SLOW_PACKAGES) >/dev/null 2>&1 || \
 	  { apt-get update -qq && apt-get install -y -qq --no-install-recommends $(SLOW_PACKAGES) >/dev/null; }
-	PATH="$(CURDIR)/build/prometheus/usr/bin:$$PATH" $(BIN)/pytest -q -m slow
+	@export PATH="$(CURDIR)/build/prometheus/usr/bin:$$PATH"; failed=0; \
+	  $(BIN)/pytest -q -m slow -n $(UNIT_PROCESSES) tests/unit || failed=1; \
+	  $(BIN)/pytest -q -m slow tests/kernel tests/engines || failed=1; exit $$failed
 
 # Bytes that nobody would send, to each of our readers of other people's bytes: 8 s a reader.
 fuzz: setup

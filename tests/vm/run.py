@@ -72,7 +72,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         default=cache.default_root(),
         help="where the image and the kernels are kept (default: $SITS_CACHE/vm)",
     )
-    parser.add_argument("--limit", type=int, default=900, metavar="S", help="seconds for the tests")
+    parser.add_argument(
+        "--limit", type=int, default=1800, metavar="S", help="seconds for the tests"
+    )
     parser.add_argument(
         "--at-once",
         type=int,
