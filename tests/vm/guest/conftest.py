@@ -23,7 +23,7 @@ Burn = Callable[[Path], "subprocess.Popen[bytes]"]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """How often the service is started and ended again."""
-    parser.addoption("--rounds", type=int, default=4, help="starts and ends of the service")
+    parser.addoption("--rounds", type=int, default=2, help="starts and ends of the service")
 
 
 @pytest.fixture(scope="session")

@@ -49,7 +49,7 @@ def write(level: str = "info", gap_ms: int = 100) -> None:
 
 
 @pytest.fixture(scope="module")
-def agent() -> Iterator[AgentClient]:
+def agent(heavy: None) -> Iterator[AgentClient]:
     DIRECTORY.mkdir()
     write()
     paths = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")

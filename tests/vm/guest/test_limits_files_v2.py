@@ -287,7 +287,7 @@ def differ(old: dict[str, str], now: dict[str, str]) -> list[str]:
 
 
 def test_a_service_killed_with_its_freezer_leaves_nothing_frozen(
-    make: MakeCgroup, burn: Burn, tmp_path: Path
+    heavy: None, make: MakeCgroup, burn: Burn, tmp_path: Path
 ) -> None:
     group, undo = group_at(make("neighbour")), tmp_path / "undo"
     burn(group.directory)

@@ -134,14 +134,14 @@ def test_it_has_what_it_needs_and_its_controller_less() -> None:
     assert capabilities(controller_pid()) == {"dac_override"}
 
 
-def test_a_second_agent_refuses_and_says_who_runs() -> None:
+def test_a_second_agent_refuses_and_says_who_runs(heavy: None) -> None:
     second = run("/opt/sits/bin/sitsd")
     assert second.returncode != 0
     assert f"another sitsd runs already (process {main_pid()}" in second.stderr
     assert answers()
 
 
-def test_a_reload_puts_the_new_policy_in_force_in_the_same_process() -> None:
+def test_a_reload_puts_the_new_policy_in_force_in_the_same_process(heavy: None) -> None:
     before = main_pid()
     POLICY.write_text(TEXT.format(gap_ms=70) + f"# {KEPT}\n")
     systemctl("reload", "sitsd")
@@ -149,7 +149,7 @@ def test_a_reload_puts_the_new_policy_in_force_in_the_same_process() -> None:
     assert main_pid() == before
 
 
-def test_a_policy_that_does_not_hold_fails_the_reload_and_the_old_one_stays() -> None:
+def test_a_policy_that_does_not_hold_fails_the_reload_and_the_old_one_stays(heavy: None) -> None:
     before, good = main_pid(), POLICY.read_text()
     POLICY.write_text(TEXT.format(gap_ms=-1))
     try:
@@ -170,7 +170,7 @@ def test_a_controller_that_hangs_is_found_by_the_watchdog_and_all_is_started_aga
     assert int(properties("NRestarts")["NRestarts"]) == restarts + 1
 
 
-def test_killed_it_is_started_again() -> None:
+def test_killed_it_is_started_again(heavy: None) -> None:
     before = main_pid()
     os.kill(before, signal.SIGKILL)
     wait_until(lambda: main_pid() not in {0, before}, "another sitsd", PATIENCE_S)
