@@ -1,7 +1,7 @@
 """What a guest's test run came to, from pytest's JUnit file."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -26,14 +26,21 @@ def from_junit(text: str) -> Report:
 
     Raises ValueError when the text is not such a file.
     """
+    return _report(_cases(text))
+
+
+def _cases(text: str) -> dict[str, ElementTree.Element]:
     try:
         cases = ElementTree.fromstring(text).iter("testcase")
     except ElementTree.ParseError as error:
         raise ValueError(f"not a JUnit file: {error}") from error
+    return {f"{case.get('classname')}::{case.get('name')}": case for case in cases}
+
+
+def _report(cases: Mapping[str, ElementTree.Element]) -> Report:
     passed = failed = skipped = 0
     remarks: list[str] = []
-    for case in cases:
-        name = f"{case.get('classname')}::{case.get('name')}"
+    for name, case in cases.items():
         verdicts = {child.tag: child for child in case}
         bad = verdicts.get("failure", verdicts.get("error"))
         skip = verdicts.get("skipped")
@@ -55,18 +62,26 @@ def _first_line(verdict: ElementTree.Element) -> str:
 def of_payload(status: int, results: Path) -> Report:
     """Return the report of a finished payload.
 
-    A status that the tests themselves do not explain (a time-out, no test found, a crash of the
+    A test that was run again counts by what it came to then; how it failed before is a remark. A
+    status that the tests themselves do not explain (a time-out, no test found, a crash of the
     test run) counts as one more failure.
     """
-    try:
-        report = from_junit((results / "junit.xml").read_text())
-    except (OSError, ValueError):
-        report = Report()
+    first = _read(results / "junit.xml")
+    once, report = _report(first), _report(first | _read(results / "junit-again.xml"))
+    before = (f"AT FIRST {remark}" for remark in once.remarks if remark not in report.remarks)
+    report = replace(report, remarks=(*report.remarks, *before))
     explained = status == 0 or (status == 1 and report.failed > 0)
     if explained and report.passed + report.failed + report.skipped > 0:
         return report
     cause = "ran past its time" if status == 124 else f"ended with status {status}"
     return total([report, failure(f"the test run {cause}, see {results / 'output.txt'}")])
+
+
+def _read(junit: Path) -> dict[str, ElementTree.Element]:
+    try:
+        return _cases(junit.read_text())
+    except (OSError, ValueError):
+        return {}
 
 
 def failure(cause: str) -> Report:

@@ -52,6 +52,18 @@ def test_a_status_that_no_test_explains_is_a_failure(
     assert (report.passed, report.failed) == (passed, failed)
 
 
+def test_what_is_run_again_counts_as_it_came_to_then_and_what_it_was_is_told(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "junit.xml").write_text(JUNIT)
+    again = '<t><testcase classname="guest.test_a" name="test_bad"/></t>'
+    (tmp_path / "junit-again.xml").write_text(again)
+    report = of_payload(1, tmp_path)
+    assert report.counts == "2 passed, 1 failed, 1 skipped"
+    assert "AT FIRST FAILED guest.test_a::test_bad: assert 1 == 2" in report.remarks
+    assert "FAILED guest.test_b::test_broken: fixture gone" in report.remarks
+
+
 def test_a_time_out_is_told_as_such(tmp_path: Path) -> None:
     assert "ran past its time" in of_payload(124, tmp_path).remarks[-1]
 
