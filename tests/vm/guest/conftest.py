@@ -14,7 +14,7 @@ from bpf.features import Features, probe
 from bpf.libbpf import Libbpf
 
 ROOT = Path("/sys/fs/cgroup")
-HEAVY_ON = "6.1"
+HEAVY_ON = "6.1."
 """What takes long and differs little between kernels is tested on this one only."""
 
 MakeCgroup = Callable[[str], Path]
@@ -30,7 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def heavy() -> None:
     """Skip on all kernels but one."""
     if not os.uname().release.startswith(HEAVY_ON):
-        pytest.skip(f"takes long, and is tested on {HEAVY_ON}")
+        pytest.skip(f"takes long, and is tested on {HEAVY_ON}x")
 
 
 def wait_until(true: Callable[[], bool], what: str, within_s: float = 60) -> None:
