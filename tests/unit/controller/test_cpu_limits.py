@@ -342,6 +342,8 @@ class AnyLoad(RuleBasedStateMachine):
     )
     def change_neighbours(self, neighbours: list[NeighbourView]) -> None:
         self.ladder.neighbours = neighbours
+        # what was decided before is not judged by the neighbours of now
+        self.ladder.now_ns += 1
 
     @rule(highest=st.integers(0, 10_000), base=st.none() | st.just(100))
     def change_what_can_be_done(self, highest: int, base: int | None) -> None:
