@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from controller.limits.cgroup import MOUNTINFO, CgroupError, Group, cgroup_mounts
+from controller.limits.cgroup import MOUNTINFO, CgroupError, Group, cgroup_mounts, membership_in
 from controller.pressure import parse_figures, places_of
 
 MEMINFO: Final = Path("/proc/meminfo")
@@ -99,24 +99,20 @@ def memory_groups(mountinfo: str, membership: str) -> tuple[Directory, ...]:
 
     From the texts of /proc/PID/mountinfo and /proc/PID/cgroup; nothing without one.
     """
-    paths: dict[str, str] = {}
-    for line in membership.splitlines():
-        _, _, rest = line.partition(":")
-        names, _, path = rest.partition(":")
-        paths |= dict.fromkeys(names.split(","), path)
     mounts = list(cgroup_mounts(mountinfo))
     v1 = [m for kind, m, names in mounts if kind == "cgroup" and "memory" in names]
     v2 = [m for kind, m, _ in mounts if kind == "cgroup2"]
     name, version, found = ("memory", 1, v1) if v1 else ("", 2, v2)
-    if not found or name not in paths:
+    path = membership_in(membership, name)
+    if not found or path is None:
         return ()
     mount = min(found, key=lambda each: len(each.root))
-    parts = [part for part in paths[name].split("/") if part]
+    parts = [part for part in path.split("/") if part]
     groups = []
     for depth in range(len(parts), 0, -1):
-        path = "/" + "/".join(parts[:depth])
+        above = "/" + "/".join(parts[:depth])
         with suppress(CgroupError):
-            groups.append(Directory(path, mount.directory(path), version))
+            groups.append(Directory(above, mount.directory(above), version))
     return tuple(groups)
 
 

@@ -22,6 +22,7 @@ from controller.limits.cgroup import CgroupError, Group
 from controller.limits.cpu import QUOTA_FILES, WEIGHT_FILES
 from controller.limits.holds import Held
 from controller.limits.limiter import Limiter
+from controller.limits.memory import HIGH
 from controller.limits.undo import Foreign
 from controller.neighbour_limits import Hold, NeighbourView
 from controller.protection import Protection
@@ -31,7 +32,7 @@ PAUSE_NS: Final = 5_000_000_000
 KNOB_FILES: Final[Mapping[str, Collection[str]]] = {
     "cpu_weight": frozenset(WEIGHT_FILES.values()),
     "cpu_quota": frozenset(QUOTA_FILES.values()),
-    "memory_high": frozenset({"memory.high"}),
+    "memory_high": frozenset({HIGH}),
 }
 """The files that a limit is in, by the journal's word for it."""
 

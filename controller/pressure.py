@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from controller.limits.cgroup import MOUNTINFO, CgroupError, Group, Mount, cgroup_mounts
+from controller.limits.cgroup import (
+    MOUNTINFO,
+    CgroupError,
+    Group,
+    Mount,
+    cgroup_mounts,
+    membership_in,
+)
 
 _READ_BYTES: Final = 16 * 1024
 
@@ -63,18 +70,14 @@ def places_of(mountinfo: str, membership: str) -> Places:
 
     The root group is everybody's, so it counts as none.
     """
-    paths: dict[str, str] = {}
-    for line in membership.splitlines():
-        _, _, rest = line.partition(":")
-        names, _, path = rest.partition(":")
-        paths |= dict.fromkeys(names.split(","), path)
+    v2_path, memory_path = membership_in(membership, ""), membership_in(membership, "memory")
     v2 = memory = None
     for kind, mount, controllers in cgroup_mounts(mountinfo):
         if kind == "cgroup2":
-            v2 = v2 or _directory(mount, paths.get(""))
+            v2 = v2 or _directory(mount, v2_path)
         elif "memory" in controllers:
-            memory = memory or _directory(mount, paths.get("memory"))
-    return Places(v2, memory if memory is not None or "memory" in paths else v2)
+            memory = memory or _directory(mount, memory_path)
+    return Places(v2, memory if memory is not None or memory_path is not None else v2)
 
 
 class PressureReader:
