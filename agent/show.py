@@ -30,6 +30,7 @@ from agent.words import (
     duration,
     figure,
     good_text,
+    injected_text,
     mode_text,
     outcome_text,
     percent,
@@ -56,6 +57,7 @@ def status(answer: Json) -> RenderableType:
         ("controller", _controller(controller)),
         ("loop", _loop(loop)),
         ("losses", _losses(answer)),
+        *_injected(answer.get("injected")),
         *_policy(answer["policy"]),
         *_gpus(answer.get("gpu")),
     ]
@@ -208,6 +210,11 @@ def _gpus(gpu: Json | None) -> list[tuple[str, str]]:
         for each in devices
     )
     return [("GPUs", f"{gpu['text']}{also(busy)}")]
+
+
+def _injected(injected: Json | None) -> list[tuple[str, str]]:
+    """A line while the agent goes by something it was told."""
+    return [] if injected is None else [("injected", injected_text(injected))]
 
 
 def _policy(policy: Json) -> list[tuple[str, str]]:

@@ -11,13 +11,13 @@ from itertools import groupby
 from typing import Final
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.live import Live
 from rich.text import Text
 
 from agent.client import AgentClient, ClientError
+from agent.full_screen import full_screen
 from agent.keys import keys
 from agent.layout import ends, row_of
-from agent.top_keys import AS_IT_IS, Choice, ordered
+from agent.top_keys import AS_IT_IS, HINT, Choice, ordered
 from agent.words import (
     CAUSE_STYLES,
     UNKNOWN,
@@ -32,6 +32,7 @@ from agent.words import (
     duration,
     figure,
     good_text,
+    injected_text,
     mode_text,
     printable,
     value,
@@ -46,6 +47,8 @@ _DECISIONS: Final = 20
 _LEVELS: Final = " ▁▂▃▄▅▆▇█"
 _LABEL: Final = 9
 _NO_LIMIT: Final = 1 << 16
+_HINTED: Final = 12
+"""The least height at which the keys have a line."""
 
 
 @dataclass(slots=True)
@@ -68,15 +71,20 @@ class History:
 
 
 def frame(
-    status: Json, history: History, notice: str = "", choice: Choice = AS_IT_IS
+    status: Json,
+    history: History,
+    notice: str = "",
+    choice: Choice = AS_IT_IS,
+    hint: str = "",
 ) -> RenderableType:
     """One picture of an answer of `status`, after `history.add` of it; `notice` is a problem more.
 
-    As wide as it is allowed to be, and never higher.
+    As wide as it is allowed to be, and never higher. `hint` stands on the last line, if there is
+    room.
     """
     shown = printable(status)
     shown["engines"] = ordered(shown["engines"], choice.by)
-    return _Frame(shown, history, printable(notice), choice.said)
+    return _Frame(shown, history, printable(notice), choice.said, hint)
 
 
 def watch(agent: AgentClient, console: Console, interval_s: float) -> None:
@@ -88,13 +96,13 @@ def watch(agent: AgentClient, console: Console, interval_s: float) -> None:
     """
     history = History()
     status = _look(agent, history)
-    with keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
+    with keys() as pressed, full_screen(console) as show:
         notice, choice = "", AS_IT_IS
         while True:
             due = time.monotonic() + interval_s
             while (left := due - time.monotonic()) > 0:
                 # after a key or at a new size: the same, ordered and fitted again
-                live.update(frame(status, history, notice, choice), refresh=True)
+                show(frame(status, history, notice, choice, HINT))
                 if not {"q", "Q"}.isdisjoint(given := pressed(left)):
                     return
                 choice = choice.press(given)
@@ -124,10 +132,17 @@ class _Frame:
     history: History
     notice: str
     chosen: str
+    hint: str
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        width = options.max_width
-        lines = self._lines(width, options.height or _NO_LIMIT)
+        width, height = options.max_width, options.height
+        hinted = bool(self.hint) and height is not None and height >= _HINTED
+        lines = self._lines(width, (height or _NO_LIMIT) - hinted)
+        if hinted:
+            assert height is not None
+            lines = lines[: height - 1]
+            lines += [Text()] * (height - 1 - len(lines))
+            lines.append(Text(self.hint, "dim"))
         for line in lines[: options.height]:
             line.truncate(width, overflow="ellipsis")
             line.no_wrap = True
@@ -177,6 +192,8 @@ class _Frame:
         lines += [Text.assemble(("! ", "bold red"), item) for item in problems[:_PROBLEMS]]
         if len(problems) > _PROBLEMS:
             lines[-1].append(f" (+{len(problems) - _PROBLEMS} more)")
+        if (injected := self.status.get("injected")) is not None:
+            lines.append(Text.assemble(("injected ", "bold yellow"), injected_text(injected)))
         if problems:
             return lines
         reacts = "" if loop is None else f" · reacts in {figure(loop['reaction_ms']['p50'], 'ms')}"
@@ -292,7 +309,8 @@ def _neighbour_lines(neighbours: Sequence[Json], most: int) -> list[Text]:
 
 
 def _decision_line(item: Json) -> Text:
-    what = changes(item).plain.replace("\n", ", ")
+    named = [each | {"target": each["target"].rpartition("/")[2]} for each in item["action"]]
+    what = changes(item | {"action": named}).plain.replace("\n", ", ")
     return Text.assemble(
         (f"{clock(item['wall_ns'] / 1e9)} ", "dim"),
         f"{item['engine']} ",

@@ -11,6 +11,10 @@ ORDERS: Final = ("policy", "name", "good", "ttft", "gap", "waiting", "pressure")
 """By what engines can be sorted: as the policy has them, by name, or the worst first."""
 
 
+HINT: Final = "q quit · s, S sort · space hold"
+"""What the keys do."""
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """What the user chose so far."""

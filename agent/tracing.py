@@ -210,7 +210,7 @@ def start_tracing(
 
         exporter = OtlpExporter(policy.otel)
     except ImportError as error:
-        return None, f"no spans are made: {error}; it comes with `pip install 'sits[otel]'`"
+        return None, f"no spans are made: {error}; docs/tracing.md says what to install"
     except (OSError, RuntimeError, ValueError) as error:
         return None, f"no spans are made: could not make the exporter: {error}"
     sender = SpanSender(exporter, policy.otel.max_queue)

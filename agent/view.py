@@ -13,6 +13,7 @@ from agent.changes import Changes
 from agent.discovery import Found
 from agent.doctor import doctor_answer
 from agent.history import Window
+from agent.injection import Injection
 from agent.main_thread import BusyError
 from agent.neighbours_answer import neighbour_rows, neighbours_answer
 from agent.node import Node
@@ -82,6 +83,7 @@ class View:
         self._controller = controller
         self._change_mode = change_mode
         self._inject = inject
+        self._injected: Injection | None = None
 
     def status(self) -> JsonObject:
         """The whole agent."""
@@ -107,6 +109,7 @@ class View:
             "health": {name: getattr(health, name) for name in type(health).__slots__},
             "journal": {"dropped": self._journal.dropped, "error": self._journal.error},
             "gpu": state.gpus.status(),
+            "injected": self._still_injected(),
             "policy": self.policies.status(),
             "problems": state.problems(),
         }
@@ -231,7 +234,14 @@ class View:
             raise ApiError(503, str(error)) from None
         if not told:
             raise ApiError(503, NO_CONTROLLER_TO_TELL)
+        self._injected = Injection(
+            "backpressure", value, reason, time.monotonic() + seconds, self._controller()["pid"]
+        )
         return {"what": "backpressure", "value": value, "seconds": seconds}
+
+    def _still_injected(self) -> JsonObject | None:
+        injected = self._injected
+        return injected and injected.answer(time.monotonic(), self._controller()["pid"])
 
     def _engine(self, engine: Engine) -> JsonObject:
         state = self._state

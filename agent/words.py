@@ -148,6 +148,13 @@ def _shares(span: Json | None, over: str, of: str) -> str:
     return percent(span[over] / span[of]) if span and span[of] else UNKNOWN
 
 
+def injected_text(injected: Json) -> str:
+    """What the agent was told from outside, and for how long that still counts."""
+    left = duration(max(1, round(injected["left_s"])))
+    why = f": {injected['reason']}" if injected["reason"] else ""
+    return f"{injected['what']} {injected['value']:g}, for {left} more{why}"
+
+
 def mode_text(mode: str) -> Text:
     """A mode in its colour."""
     return Text(mode, _MODE_STYLES.get(mode, "bold"))

@@ -109,6 +109,7 @@ class PageAnswer:
                 "late_ms": None if loop is None else loop["late_ms"]["p99"],
                 "reaction_ms": None if loop is None else loop["reaction_ms"]["p50"],
                 "problems": status["problems"],
+                "injected": status.get("injected"),
             },
             "engines": [
                 {"name": engine["name"]}

@@ -55,6 +55,9 @@ function duration(seconds) {
   if (minutes < 60) return `${minutes} min`;
   return minutes < 2880 ? `${Math.floor(minutes / 60)} h ${minutes % 60} min` : `${Math.floor(minutes / 1440)} days`;
 }
+function injectedText({ what, value, left_s, reason }) {
+  return `${what} ${figure(value)}, ${duration(Math.ceil(left_s))} more${reason ? `: ${reason}` : ""}`;
+}
 function changeText(change) {
   const shown = (value) => (value === null ? "none" : typeof value === "number" ? figure(value) : String(value));
   const whose = change.kind === "knob" ? "" : `${change.target} `;
@@ -554,6 +557,7 @@ function show(answer) {
     fact("up", duration(sits.uptime_s)),
     fact("controller", sits.controller_alive ? "runs" : "does not run", !sits.controller_alive),
     fact("reacts in", ms(sits.reaction_ms)),
+    ...(sits.injected ? [fact("injected", injectedText(sits.injected))] : []),
     fact("updated", clock(answer.now_s)));
   showProblems(sits.problems);
   showEngines(answer);

@@ -56,7 +56,7 @@ class Triton:
             from tritonclient.utils import InferenceServerException
         except ImportError as error:
             raise AdapterError(
-                f"could not load Triton's client, which sits[triton] installs: {error}"
+                f"could not load Triton's client, tritonclient[grpc]: {error}"
             ) from error
         self._model = model
         self._metrics_url = metrics_url

@@ -1,5 +1,6 @@
 """The live view: one frame at any size, and the real thing on a real terminal."""
 
+import codecs
 import fcntl
 import io
 import os
@@ -11,11 +12,12 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyte
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -185,6 +187,8 @@ class Terminal:
 
     def __init__(self, path: Path, columns: int, lines: int) -> None:
         self.master, self.slave = pty.openpty()
+        self.screen = pyte.Screen(columns, lines)
+        self.stream = pyte.Stream(self.screen)
         self.resize(columns, lines)
         self.before = termios.tcgetattr(self.slave)
         self.output = self.seen = ""
@@ -206,21 +210,33 @@ class Terminal:
     def resize(self, columns: int, lines: int) -> None:
         size = struct.pack("4H", lines, columns, 0, 0)
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, size)
+        self.screen.resize(lines, columns)
 
     def until(self, pattern: str) -> str:
         """What comes until `pattern` has; earlier output is forgotten."""
-        os.set_blocking(self.master, False)
         self.output = ""
+        self._wait(lambda: re.search(pattern, self.output), pattern)
+        return self.output
+
+    def shows(self, pattern: str) -> str:
+        """What is on the screen once `pattern` is."""
+        self._wait(lambda: re.search(pattern, "\n".join(self.screen.display)), pattern)
+        return "\n".join(self.screen.display)
+
+    def _wait(self, seen: Callable[[], object], what: str) -> None:
+        os.set_blocking(self.master, False)
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
         give_up = time.monotonic() + QUIT_S
-        while not re.search(pattern, self.output):
-            assert time.monotonic() < give_up, f"no {pattern!r} in {self.output[-5000:]!r}"
+        while not seen():
+            assert time.monotonic() < give_up, f"no {what!r} in {self.output[-5000:]!r}"
             try:
-                more = os.read(self.master, 65536).decode(errors="replace")
-                self.output += more
-                self.seen += more
+                more = decoder.decode(os.read(self.master, 65536))
             except BlockingIOError:
                 time.sleep(0.01)
-        return self.output
+                continue
+            self.output += more
+            self.seen += more
+            self.stream.feed(more)
 
     def ended(self) -> int:
         """The exit code, once it has left its screen; the terminal must be as it was."""
@@ -255,8 +271,8 @@ def path(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("key", ["q", "\x03"])
 def test_q_and_ctrl_c_end_it_and_restore_the_terminal(path: Path, key: str) -> None:
     with terminal(path) as shown:
-        started = shown.until("DECISIONS")
-        assert ENTER in started
+        shown.shows("DECISIONS")
+        assert ENTER in shown.seen
         os.write(shown.master, key.encode())
         assert SHOW_CURSOR in shown.until(re.escape(LEAVE))
         assert shown.ended() == 0
@@ -265,7 +281,7 @@ def test_q_and_ctrl_c_end_it_and_restore_the_terminal(path: Path, key: str) -> N
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_an_end_by_signal_restores_the_terminal(path: Path, number: signal.Signals) -> None:
     with terminal(path) as shown:
-        shown.until("DECISIONS")
+        shown.shows("DECISIONS")
         shown.process.send_signal(number)
         shown.until(re.escape(LEAVE))
         assert shown.ended() == 128 + number
@@ -273,19 +289,21 @@ def test_an_end_by_signal_restores_the_terminal(path: Path, number: signal.Signa
 
 def test_another_size_is_used_at_once(path: Path) -> None:
     with terminal(path, 80, 24) as shown:
-        shown.until("DECISIONS")
+        shown.shows("DECISIONS")
         shown.resize(150, 30)
         # Only a wide terminal has room for all of this decision.
-        shown.until(r"cpu_quota none → 1\.5")
+        shown.shows(r"cpu_quota none → 1\.5")
         os.write(shown.master, b"q")
         assert shown.ended() == 0
 
 
 def test_other_keys_do_nothing(path: Path) -> None:
     with terminal(path) as shown:
-        shown.until("DECISIONS")
+        shown.shows("DECISIONS")
+        before = shown.screen.display[1:]
         os.write(shown.master, b"xyz\x1b[A\n")
-        shown.until("DECISIONS")
+        time.sleep(0.5)
+        assert shown.shows("DECISIONS").splitlines()[1:] == before
         os.write(shown.master, b"q")
         assert shown.ended() == 0
 
@@ -295,14 +313,14 @@ def test_an_agent_that_goes_away_is_shown_and_one_that_comes_back_too(tmp_path: 
     with served(RecordedView(), socket_path):
         shown = Terminal(socket_path, 80, 24)
         try:
-            shown.until("no problems")
+            shown.shows("no problems")
         except BaseException:
             shown.close()
             raise
     try:
-        assert "chat" in shown.until("(?s)could not reach sitsd.*DECISIONS")
+        assert "chat" in shown.shows("could not reach sitsd")
         with served(RecordedView(), socket_path):
-            shown.until("no problems")
+            shown.shows("no problems")
             os.write(shown.master, b"q")
             assert shown.ended() == 0
     finally:
@@ -318,10 +336,32 @@ def test_without_an_agent_it_does_not_start(tmp_path: Path) -> None:
 
 def test_s_sorts_and_space_holds(path: Path) -> None:
     with terminal(path) as shown:
-        shown.until("DECISIONS")
+        shown.shows("DECISIONS")
         os.write(shown.master, b"s")
-        shown.until("by name")
+        shown.shows("by name")
         os.write(shown.master, b" ")
-        shown.until("by name · held")
+        shown.shows("by name · held")
+        os.write(shown.master, b"q")
+        assert shown.ended() == 0
+
+
+def test_on_80_by_24_every_part_is_whole_and_the_keys_are_named(path: Path) -> None:
+    with terminal(path, 80, 24) as shown:
+        lines = [line.rstrip() for line in shown.shows("DECISIONS").splitlines()]
+        assert lines[0].startswith("sits control · controller pid 4121")
+        assert re.search(r"\d\d:\d\d:\d\d$", lines[0])
+        assert lines[-1] == "q quit · s, S sort · space hold"
+        # of what is shown only a decision may be longer than its line
+        assert all("…" not in line for line in lines[: lines.index("DECISIONS")])
+        os.write(shown.master, b"q")
+        assert shown.ended() == 0
+
+
+def test_what_stays_the_same_is_not_written_again(path: Path) -> None:
+    with terminal(path) as shown:
+        shown.shows("DECISIONS")
+        shown.until(r"\d\d:\d\d:\d\d")
+        again = shown.until(r"\d\d:\d\d:\d\d")
+        assert "NEIGHBOURS" not in again
         os.write(shown.master, b"q")
         assert shown.ended() == 0

@@ -281,4 +281,4 @@ print(problem)
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout.startswith("no spans are made: ")
-    assert "pip install 'sits[otel]'" in done.stdout
+    assert "docs/tracing.md says what to install" in done.stdout
