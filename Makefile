@@ -18,7 +18,7 @@ ENGINE_PACKAGES := libpython3.11
 MULTIARCH := $(shell uname -m)-linux-gnu
 ARCH := $(shell uname -m | sed 's/x86_64/x86/;s/aarch64/arm64/')
 
-.PHONY: all setup objects lint format test test-unit test-real test-slow test-engines engines test-vm fuzz wheels install uninstall deb demo bench-accuracy bench-causes bench-plugin bench-predict bench-relegation bench-slo clean bench-backfill
+.PHONY: all setup objects lint format test test-unit test-real test-slow test-engines engines test-vm fuzz wheels install uninstall deb demo bench-accuracy bench-causes bench-plugin bench-predict bench-relegation bench-slo clean bench-backfill man drawing walk screenshots
 
 all: setup
 
@@ -127,6 +127,14 @@ man: setup
 
 drawing: setup
 	$(BIN)/python docs/structure.py
+
+# A fault, and how it is found with sitsctl and on the page: every step of it in build/walk.
+walk: setup
+	$(BIN)/python -m tests.walk $(WALK_OPTIONS)
+
+# The README's pictures, taken of such a walk; needs chromium, as `make test-slow` does.
+screenshots: setup
+	$(BIN)/python -m tests.walk --images
 
 # How exact the kernel's account is: 10,000 streams, times, waits, losses, kills; build/accuracy.json.
 bench-accuracy: setup

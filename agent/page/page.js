@@ -123,7 +123,7 @@ function mix(low, high, share) {
   return `rgb(${from.map((value, at) => Math.round(value + (to[at] - value) * share)).join(" ")})`;
 }
 function gutter(width) {
-  return width < 520 ? 88 : 124;
+  return width < 520 ? 88 : 140;
 }
 /** A canvas made ready for sharp drawing at this height; null while it has no width. */
 function surface(canvas, height) {
@@ -401,11 +401,11 @@ class EngineCard {
 
   fillTiles() {
     const { engine } = this;
-    const tile = (name, value, note, bad = false) => el("div", {},
+    const tile = (name, value, notes, bad = false) => el("div", {},
       el("dt", {}, name),
-      el("dd", { class: bad ? "bad" : null }, value, el("small", {}, note)));
+      el("dd", { class: bad ? "bad" : null }, value, ...[notes].flat().map((note) => el("small", {}, note))));
     const late = (which) => engine[which].p99 !== null && engine[which].p99 > engine.slo[which];
-    const against = (which) => `${late(which) ? "over the" : ""} SLO ${ms(engine.slo[which])} · P50 ${ms(engine[which].p50)}`.trim().replace(/(\d) (m?s)/g, "$1\u00a0$2").replace(/ (?=\d)/g, "\u00a0");
+    const against = (which) => [`${late(which) ? "over the " : ""}SLO ${ms(engine.slo[which])}`, `P50 ${ms(engine[which].p50)}`];
     const short = engine.attainment !== null && engine.attainment < engine.slo.attainment;
     this.tiles.replaceChildren(
       tile("Good streams", percent(engine.attainment), `promised ${percent(engine.slo.attainment)}${short ? ", short" : ""}`, short),

@@ -76,7 +76,7 @@ def colour_at(tab: Tab, canvas: int, x: float, y: float) -> list[int]:
     found = tab.evaluate(
         f"""(() => {{
           const canvas = document.querySelectorAll(".charts canvas")[{canvas}];
-          const left = 124 * devicePixelRatio;
+          const left = 140 * devicePixelRatio;
           const at = left + (canvas.width - left) * {x};
           return [...canvas.getContext("2d").getImageData(at, canvas.height * {y}, 1, 1).data];
         }})()"""
