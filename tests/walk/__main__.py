@@ -1,13 +1,13 @@
 """`python -m tests.walk`: the walk, kept in build/walk, and the README's screenshots of it."""
 
 import shutil
-from pathlib import Path
 from typing import Final
 
 import click
 
 from demo.rig import RigError
 from tests.documented import ROOT
+from tests.walk.small_png import smaller
 from tests.walk.walk import walk
 
 IMAGES: Final = ROOT / "docs" / "images"
@@ -34,7 +34,7 @@ def main(seconds: float, images: bool) -> None:
     if images:
         for name, step in SHOWN.items():
             (picture,) = (path for path in found.steps if path.stem.endswith(step))
-            shutil.copy(picture, IMAGES / Path(name))
+            (IMAGES / name).write_bytes(smaller(picture.read_bytes()))
 
 
 if __name__ == "__main__":

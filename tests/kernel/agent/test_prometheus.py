@@ -36,12 +36,16 @@ SOMETIMES: Final = (
     "sits_cpu_quota_",
     "sits_decisions_",
     "sits_engine_kv_",
+    "sits_gpu_",
     "sits_knob_changes_",
     "sits_policy_canary_bad_",
     "sits_slow_streams_",
     "sits_spans_dropped_",
 )
-"""What is exported only when there is something to say: an adapter, a decision, a slow stream."""
+"""What is exported only when there is something to say: an adapter, a decision, a slow stream.
+
+The GPUs' are in test_gpu_shown.py.
+"""
 
 
 def scraped(server: Prometheus, sitsd: Sitsd, name: str) -> bool:

@@ -1,4 +1,8 @@
+"""Pictures made small: every filter is undone, and colours stay or come near."""
+
+import struct
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +19,6 @@ LARGEST = 150_000
 
 def written(pixels: Pixels, kinds: list[int]) -> bytes:
     """A PNG of these pixels, its lines filtered by these kinds in turn."""
-    import struct
 
     def chunk(name: bytes, body: bytes) -> bytes:
         end = struct.pack(">I", zlib.crc32(name + body))
@@ -66,8 +69,5 @@ def test_another_kind_of_file_is_refused() -> None:
 
 
 @pytest.mark.parametrize("path", IMAGES, ids=lambda path: path.name)
-def test_a_screenshot_of_the_documents_is_small(path: object) -> None:
-    from pathlib import Path
-
-    assert isinstance(path, Path)
+def test_a_screenshot_of_the_documents_is_small(path: Path) -> None:
     assert path.stat().st_size <= LARGEST

@@ -49,12 +49,16 @@ class Stub:
         }
 
 
-@pytest.fixture(scope="session")
-def stub_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("nvml")
+def compiled(directory: Path) -> Path:
+    """The directory, with the library in it."""
     made = directory / "libnvidia-ml.so.1"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", str(made), str(SOURCE)], check=True)
     return directory
+
+
+@pytest.fixture(scope="session")
+def stub_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compiled(tmp_path_factory.mktemp("nvml"))
 
 
 @pytest.fixture
