@@ -13,7 +13,6 @@ from rich.text import Text
 
 from agent.layout import also, bullets, cut, facts_of, heading, indent, table_of
 from agent.show_memory import memory_text
-from agent.show_policy import trial_text
 from agent.show_sockets import sockets_of
 from agent.words import (
     CAUSE_STYLES,
@@ -37,7 +36,6 @@ from agent.words import (
     sockets_text,
     value,
 )
-from controller.journal_rows import OPERATOR
 
 _MODEL_TERMS: Final = ("base", "prefill", "decode", "kv")
 
@@ -97,6 +95,8 @@ def decisions(
     Below when, for whom and its ack are what, why and what came of it; `nothing` is said of none.
     An operator's reason is told without `reasons` too.
     """
+    from controller.journal_rows import OPERATOR  # which a status can do without
+
     if not items:
         return Text(nothing)
     widths = [max(len(item[name]) for item in items) for name in ("engine", "mode", "cause")]
@@ -221,6 +221,8 @@ def _policy(policy: Json) -> list[tuple[str, str]]:
     """What there is to say of the policy: nothing where it is that of the file."""
     canary = policy["canary"]
     if canary is not None and canary["state"] == "running":
+        from agent.show_policy import trial_text  # as above
+
         return [("policy", trial_text(canary))]
     if policy["in_file"]:
         return []
