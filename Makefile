@@ -18,7 +18,7 @@ ENGINE_PACKAGES := libpython3.11
 MULTIARCH := $(shell uname -m)-linux-gnu
 ARCH := $(shell uname -m | sed 's/x86_64/x86/;s/aarch64/arm64/')
 
-.PHONY: all setup objects lint format test test-unit test-real test-slow test-engines engines test-vm fuzz wheels install uninstall deb demo bench-accuracy bench-causes bench-plugin bench-predict bench-relegation bench-slo clean bench-backfill man drawing walk screenshots
+.PHONY: all setup objects lint format test test-unit test-real test-slow test-engines engines test-vm fuzz wheels install uninstall deb demo bench-accuracy bench-causes bench-plugin bench-predict bench-relegation bench-slo clean bench-backfill man drawing walk walk-bare screenshots
 
 all: setup
 
@@ -131,6 +131,10 @@ drawing: setup
 # A fault, and how it is found with sitsctl and on the page: every step of it in build/walk.
 walk: setup
 	$(BIN)/python -m tests.walk $(WALK_OPTIONS)
+
+# The first of the README's commands on a bare Debian 12, made for it, from a fresh clone.
+walk-bare:
+	tests/walk/bare.sh
 
 # The README's pictures, taken of such a walk; needs chromium, as `make test-slow` does.
 screenshots: setup
