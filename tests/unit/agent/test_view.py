@@ -313,6 +313,14 @@ def test_an_upstreams_backpressure_is_told_to_the_controller(shown: Shown) -> No
     answer = shown.view.inject(0.8, 5, "a drill")
     assert answer == {"what": "backpressure", "value": 0.8, "seconds": 5}
     assert shown.injected == [(0.8, 5, "a drill")]
+    told = shown.view.status()["injected"]
+    assert told["left_s"] <= 5
+    assert told | {"left_s": 0} == {
+        "what": "backpressure",
+        "value": 0.8,
+        "left_s": 0,
+        "reason": "a drill",
+    }
 
 
 def test_without_a_controller_nobody_pretends_to_take_note(shown: Shown) -> None:

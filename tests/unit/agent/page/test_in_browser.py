@@ -204,6 +204,20 @@ def test_a_theme_can_be_chosen_against_the_systems(chrome: Browser, view: ShownV
         tab.evaluate("localStorage.clear()")
 
 
+def test_what_was_injected_is_in_the_head_while_it_lasts(chrome: Browser, view: ShownView) -> None:
+    view.state["injected"] = {
+        "what": "backpressure",
+        "value": 0.8,
+        "left_s": 61.2,
+        "reason": "the gateway is full",
+    }
+    with shown(chrome, view) as tab:
+        facts = "document.getElementById('facts').textContent"
+        tab.becomes(f"{facts}.includes('backpressure 0.8, 1 min more: the gateway is full')")
+        view.state["injected"] = None
+        tab.becomes(f"!{facts}.includes('injected')")
+
+
 def test_a_new_cause_is_spoken(chrome: Browser, view: ShownView) -> None:
     engine = view.state["engines"][0]
     engine |= {"cause": "none", "cause_meaning": "nothing is wrong"}
