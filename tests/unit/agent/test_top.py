@@ -300,10 +300,11 @@ def test_another_size_is_used_at_once(path: Path) -> None:
 def test_other_keys_do_nothing(path: Path) -> None:
     with terminal(path) as shown:
         shown.shows("DECISIONS")
-        before = shown.shows("q quit").splitlines()[1:]
         os.write(shown.master, b"xyz\x1b[A\n")
         shown.until(r"\d\d:\d\d:\d\d")
-        assert shown.shows("q quit").splitlines()[1:] == before
+        head, *_ = shown.shows("q quit").splitlines()
+        assert "by " not in head
+        assert "held" not in head
         os.write(shown.master, b"q")
         assert shown.ended() == 0
 
