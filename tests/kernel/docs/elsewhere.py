@@ -20,6 +20,7 @@ _SPANS: Final = ("tests/engines/test_otlp.py", "def test_a_request_and_a_decisio
 
 ELSEWHERE: Final[dict[str, tuple[str, str]]] = {
     "make demo": ("tests/kernel/demo/test_demo.py", "def test_the_shortest_demo"),
+    "make walk": ("tests/kernel/demo/test_walk.py", "def test_a_fault_is_found_within_a_minute"),
     "make test": (".ci/run", "suite test-real"),
     "make test-slow": (".ci/run", "suite test-slow"),
     "make test-vm": (".ci/run", "make test-vm"),

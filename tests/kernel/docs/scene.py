@@ -15,7 +15,7 @@ from controller.journal import JournalReader
 from tests.documented import ROOT
 from tests.engines.reference_process import Client, Running
 from tests.kernel.agent.rig import Site, Sitsd
-from tests.kernel.agent.traffic import engine_in, load
+from tests.kernel.agent.traffic import at_start, engine_in, load
 from tests.kernel.agent.waiting import becomes
 from tests.kernel.conftest import TwinGroup
 
@@ -97,8 +97,15 @@ class Scene:
             api.policy_abort()
         if api.policy_diff(self.policy, "at the beginning")["changes"]:
             api.policy_apply(self.policy, "at the beginning")
-        api.set_mode("observe")
+        self.mode("observe")
         api.release()
+        self.sitsd.following()
+        becomes(lambda: at_start(self.engine))
+
+    def mode(self, mode: str) -> None:
+        """Change the mode, and see that it is in force."""
+        self.sitsd.api.set_mode(mode)
+        self.sitsd.status(lambda status: status["mode"] == mode)
 
 
 @contextmanager

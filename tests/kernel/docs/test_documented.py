@@ -53,7 +53,7 @@ def live(
 def test_what_a_document_says_to_type_works(live: Scene, line: str) -> None:
     live.calm()
     if IN_CONTROL.search(line):
-        live.sitsd.api.set_mode("control")
+        live.mode("control")
     if line == "sitsctl policy abort":
         assert live.type("sitsctl policy apply new.toml --canary 3m").returncode == 0
     done = live.type(line)
