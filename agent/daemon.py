@@ -533,7 +533,14 @@ class Daemon:
 
     def _inject(self, value: float, seconds: float, reason: str) -> bool:
         message = {"type": "inject", "value": value, "duration_ms": seconds * 1e3}
-        told = self._main.call(lambda: self._supervisor.send(message))
+
+        def tell() -> bool:
+            told = self._supervisor.send(message)
+            if told and self._tracing is not None:
+                self._tracing.injection(value, seconds, reason)
+            return told
+
+        told = self._main.call(tell)
         if told:
             detail = {"value": value, "seconds": seconds, "reason": reason}
             self._event("injected", "backpressure", detail)

@@ -194,6 +194,22 @@ def decision_span(
     )
 
 
+def injection_span(value: float, seconds: float, reason: str, ref: SpanRef, start_ns: int) -> Span:
+    """The span of backpressure that an operator told of, until it is to end."""
+    return Span(
+        name="sits.injection",
+        ref=ref,
+        parent=None,
+        server=False,
+        start_ns=start_ns,
+        end_ns=start_ns + round(seconds * 1e9),
+        attributes={
+            "sits.injection.backpressure": value,
+            "sits.injection.reason": plain(reason),
+        },
+    )
+
+
 def _ours(ended: Ended, kept: Kept, meanwhile: Meanwhile) -> dict[str, Value | None]:
     stream = ended.stream
     gaps = stream.chunks - 1 if stream.first_ns else 0

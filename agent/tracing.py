@@ -13,7 +13,15 @@ from typing import Any, Final
 
 from agent.request_head import RequestHead, SpanRef, read_head
 from agent.span_sender import SpanSender
-from agent.spans import Beginning, Meanwhile, SpanCounts, decision_span, request_span, why_kept
+from agent.spans import (
+    Beginning,
+    Meanwhile,
+    SpanCounts,
+    decision_span,
+    injection_span,
+    request_span,
+    why_kept,
+)
 from agent.streams import MAX_UNDER_WAY, Ended
 from bpf.layout import Event, EventKind, Stream
 from controller.policy_model import Policy, Slo
@@ -142,6 +150,10 @@ class Tracing:
         if made.ack != "pending":
             del self._decisions[message["tag"]]
             self._send(made)
+
+    def injection(self, value: float, seconds: float, reason: str) -> None:
+        """Take what an operator told of just now, for so long."""
+        self._sender.put(injection_span(value, seconds, reason, _new_trace(), time.time_ns()))
 
     def forget_open(self) -> None:
         """A controller died: its decisions get no answer any more, and tags begin again."""

@@ -233,6 +233,19 @@ def test_a_decision_for_an_engine_that_is_gone_is_sent_too(traced: Traced) -> No
     assert made.links == ()
 
 
+def test_an_injection_is_a_span_until_it_is_to_end(traced: Traced) -> None:
+    began_ns = time.time_ns()
+    traced.tracing.injection(0.8, 5, "a \x1b drill")
+    (span,) = traced.done()
+    assert (span.name, span.parent) == ("sits.injection", None)
+    assert began_ns <= span.start_ns <= time.time_ns()
+    assert span.end_ns - span.start_ns == 5_000_000_000
+    assert span.attributes == {
+        "sits.injection.backpressure": 0.8,
+        "sits.injection.reason": "a \\x1b drill",
+    }
+
+
 def test_an_agent_without_a_collector_loads_nothing_of_opentelemetry() -> None:
     program = """
 import sys

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from agent.request_head import SpanRef, read_head
-from agent.spans import Beginning, Meanwhile, decision_span, request_span
+from agent.spans import Beginning, Meanwhile, decision_span, injection_span, request_span
 from agent.streams import StreamLog
 from controller.policy import parse_policy
 from controller.policy_model import Slo
@@ -42,6 +42,11 @@ def test_the_attributes_of_a_decision_are_those_of_the_code() -> None:
     }
     span = decision_span(message, "applied", 1, REF, 0, ())
     assert documented("The span of a decision") == list(span.attributes)
+
+
+def test_the_attributes_of_an_injection_are_those_of_the_code() -> None:
+    span = injection_span(0.8, 5, "why", REF, 0)
+    assert documented("The span of an injection") == list(span.attributes)
 
 
 def test_the_example_is_a_policy() -> None:
