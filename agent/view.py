@@ -240,8 +240,9 @@ class View:
         return {"what": "backpressure", "value": value, "seconds": seconds}
 
     def _still_injected(self) -> JsonObject | None:
-        injected = self._injected
-        return injected and injected.answer(time.monotonic(), self._controller()["pid"])
+        if self._injected is None:
+            return None
+        return self._injected.answer(time.monotonic(), self._controller()["pid"])
 
     def _engine(self, engine: Engine) -> JsonObject:
         state = self._state

@@ -17,6 +17,11 @@ IMAGES = sorted((ROOT / "docs" / "images").glob("*.png"))
 LARGEST = 150_000
 
 
+def paeth(left: int, up: int, corner: int) -> int:
+    """The one of the three that is nearest to left + up - corner, the first of equals."""
+    return min((left, up, corner), key=lambda each: abs(left + up - corner - each))
+
+
 def written(pixels: Pixels, kinds: list[int]) -> bytes:
     """A PNG of these pixels, its lines filtered by these kinds in turn."""
 
@@ -33,9 +38,8 @@ def written(pixels: Pixels, kinds: list[int]) -> bytes:
             left = row[at - channels] if at >= channels else 0
             corner = above[at - channels] if at >= channels else 0
             up = above[at]
-            guess = left + up - corner
-            paeth = min((left, up, corner), key=lambda each, guess=guess: abs(guess - each))
-            line.append(value - (0, left, up, (left + up) // 2, paeth)[kind] & 255)
+            guesses = (0, left, up, (left + up) // 2, paeth(left, up, corner))
+            line.append(value - guesses[kind] & 255)
         lines.append(bytes([kind, *line]))
         above = row
     head = struct.pack(">2I5B", width, height, 8, {3: 2, 4: 6}[channels], 0, 0, 0)
