@@ -101,7 +101,7 @@ ELSEWHERE: Final[dict[str, tuple[str, str]]] = {
     " 'opentelemetry-exporter-otlp-proto-http'": _SPANS,
     "python3 -m pip --python /opt/sits/bin/python install nvidia-ml-py": (
         "tests/unit/agent/gpu/test_gpu.py",
-        "nvidia",
+        "def test_every_figure_of_every_gpu_comes_through",
     ),
     "python3 -m pip --python /opt/sits/bin/python install 'tritonclient[grpc]'": (
         "tests/engines/triton/test_adapter.py",

@@ -25,7 +25,7 @@ TRACE: Final = "4bf92f3577b34da6a3ce929d0e0e4736"
 LONGEST_S: Final = 60
 PASSWORD: Final = "correct horse\n"
 _POLICIES: Final = ("FILE", "new.toml", "other.toml", "tighter.toml", "systemd/policy.toml")
-_BARE: Final = "set|policy apply|conformance|replay|simulate|metrics-user"
+_BARE: Final = "set|inject|policy apply|conformance|replay|simulate|metrics-user"
 
 _REPLACED: Final = (
     # procps' and fish's own part is not ours to try
