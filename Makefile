@@ -18,7 +18,7 @@ ENGINE_PACKAGES := libpython3.11
 MULTIARCH := $(shell uname -m)-linux-gnu
 ARCH := $(shell uname -m | sed 's/x86_64/x86/;s/aarch64/arm64/')
 
-.PHONY: all setup objects lint format test test-unit test-real test-slow test-engines engines test-vm fuzz wheels install uninstall deb demo bench-accuracy bench-causes bench-plugin bench-predict bench-relegation bench-slo clean bench-backfill man drawing walk walk-bare screenshots
+.PHONY: all setup objects lint format test test-unit test-real test-slow test-engines engines test-vm fuzz wheels install uninstall deb demo bench-accuracy bench-causes bench-plugin bench-predict bench-relegation bench-slo clean bench-backfill man drawing walk walk-bare screenshots bench-scale gate gate-record
 
 all: setup
 
@@ -46,6 +46,19 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# What the code costs in instructions, which no other load on the machine changes: BPF programs and hot
+# paths of Python against tests/gate/recorded.json. `gate-record` writes that anew.
+gate: build/.valgrind
+	@$(BIN)/python -m tests.gate
+
+gate-record: build/.valgrind
+	@$(BIN)/python -m tests.gate --record
+
+build/.valgrind: setup
+	@command -v valgrind >/dev/null || \
+	  { apt-get update -qq && apt-get install -y -qq --no-install-recommends valgrind >/dev/null; }
+	@touch $@
 
 format: setup
 	$(BIN)/ruff format .
@@ -171,6 +184,11 @@ bench-relegation: setup
 # How well each predictor foresees the load of two real traces; build/predict.json.
 bench-predict: setup
 	$(BIN)/python -m tests.bench.predict $(BENCH_OPTIONS)
+
+# What grows with streams, cgroups, targets, churn and CPUs, and where it stops: build/scale.json and
+# docs/performance-*.svg; up to four minutes.
+bench-scale: setup
+	$(BIN)/python -m tests.bench.scale $(BENCH_OPTIONS)
 
 clean:
 	rm -rf build $(VENV) bpf/objects *.egg-info

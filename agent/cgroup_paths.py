@@ -1,20 +1,30 @@
 """The paths of cgroups that the kernel told by id."""
 
-from pathlib import Path
+import os
+import time
+from collections.abc import Callable
 from typing import Final
 
+from agent.cgroup_trees import walk
 from controller.limits.cgroup import Hierarchies
 
-_KNOWN: Final = 4_096
+MOST_GONE: Final = 4_096
+GONE_S: Final = 10.0
+"""For so long a cgroup that was not there is not looked for again."""
 
 
 class CgroupPaths:
     """Finds paths, and remembers them: a walk over all cgroups is not for every question."""
 
-    def __init__(self, hierarchies: Hierarchies) -> None:
+    def __init__(
+        self, hierarchies: Hierarchies, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`clock` is monotonic, in seconds."""
         mount = hierarchies.v1_cpu or hierarchies.v2
-        self._root: Path | None = mount.point if mount is not None else None
-        self._known: dict[int, Path] = {}
+        self._root = str(mount.point) if mount is not None else None
+        self._clock = clock
+        self._known: dict[int, str] = {}
+        self._gone: dict[int, float] = {}
 
     def path(self, cgroup_id: int) -> str:
         """The path below the mount, `gone (id N)` without one, the id where nothing is mounted.
@@ -26,29 +36,23 @@ class CgroupPaths:
         known = self._known.get(cgroup_id)
         if known is None or not _is(known, cgroup_id):
             known = self._look(self._root, cgroup_id)
-        return f"gone (id {cgroup_id})" if known is None else _shown(known, self._root)
+        return f"gone (id {cgroup_id})" if known is None else known[len(self._root) :] or "/"
 
-    def _look(self, root: Path, cgroup_id: int) -> Path | None:
-        if len(self._known) > _KNOWN:
-            self._known = {}
-        try:
-            if _is(root, cgroup_id):
-                return root
-            for directory in root.rglob("*/"):
-                if _is(directory, cgroup_id):
-                    self._known[cgroup_id] = directory
-                    return directory
-        except OSError:
-            pass
-        return None
+    def _look(self, root: str, cgroup_id: int) -> str | None:
+        """Walk over all: with one that is found, all others are known too."""
+        now_s = self._clock()
+        if now_s - self._gone.get(cgroup_id, -GONE_S) < GONE_S:
+            return None
+        self._known = known = {each: path for path, each in walk(root)}
+        if cgroup_id not in known:
+            if len(self._gone) >= MOST_GONE:
+                self._gone = {}
+            self._gone[cgroup_id] = now_s
+        return known.get(cgroup_id)
 
 
-def _is(directory: Path, cgroup_id: int) -> bool:
+def _is(directory: str, cgroup_id: int) -> bool:
     try:
-        return directory.stat().st_ino == cgroup_id
+        return os.stat(directory).st_ino == cgroup_id  # noqa: PTH116 - asked of thousands
     except OSError:
         return False
-
-
-def _shown(directory: Path, root: Path) -> str:
-    return "/" if directory == root else f"/{directory.relative_to(root)}"

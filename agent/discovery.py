@@ -6,22 +6,23 @@ its cgroup (a process found by command or port that nobody put anywhere) is watc
 
 import os
 import re
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import psutil
 
+from agent.cgroup_trees import CgroupTrees
 from agent.groups_within import pods_below, units_below
-from agent.listening import listening_ports
+from agent.listening import Listeners, ListeningPorts
+from agent.process_tree import ProcessTree
 from controller.limits.cgroup import (
     CgroupError,
-    Group,
     Hierarchies,
     Membership,
     Mount,
-    descendants,
     read_membership,
 )
 from controller.plain import plain
@@ -81,10 +82,20 @@ class Discovery:
     """Ids of the cgroups that the policy's tables name, as of the last look."""
 
     _units: dict[str, str] = field(default_factory=dict)
+    _ports: ListeningPorts = field(default_factory=ListeningPorts)
+    _listeners: Listeners = field(default_factory=Listeners)
+    _processes: ProcessTree = field(default_factory=ProcessTree)
+    _trees: CgroupTrees = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._trees = CgroupTrees((self.hierarchies.v1_cpu, self.hierarchies.v2))
 
     def look(self) -> Surroundings:
         """One look. What can't be read, because it is just going away, is left out."""
-        ours = _with_children([self.agent_pid])
+        self._ports.next_look()
+        self._processes.next_look()
+        self._trees.next_look()
+        ours = self._processes.with_children([self.agent_pid])
         commands = self._commands(ours)
         engines = tuple(self._engine(engine, commands, ours) for engine in self.policy.engines)
         taken = {pid for found in engines for pid in found.pids}
@@ -100,7 +111,7 @@ class Discovery:
     def _also(self, taken: set[int], known: set[str | None]) -> list[Found]:
         found = []
         for path in self.also:
-            pids = self._members(path)
+            pids = self._trees.members(path)
             if path not in known and pids and not pids & taken:
                 name = f"{FOUND}{plain(path)}"
                 found.append(replace(self._place(name, pids, path), detail=""))
@@ -111,7 +122,8 @@ class Discovery:
         if not pids:
             return Found(engine.name, detail=detail)
         found = self._place(engine.name, pids, cgroup)
-        ports = frozenset(port for pid in pids for port in listening_ports(pid))
+        now_s = time.monotonic()
+        ports = frozenset(port for pid in pids for port in self._ports.of(pid, now_s))
         if engine.match.kind == "port":
             ports = frozenset({int(engine.match.value)})
         attach, detail = found.attach, found.detail
@@ -139,7 +151,7 @@ class Discovery:
             return [replace(self._place(neighbour.name, pids, cgroup), detail="")]
         found = []
         for name, path in distinct_names(neighbour.name, self._many(neighbour.match)):
-            pids = self._members(path)
+            pids = self._trees.members(path)
             if pids and not pids & (taken | ours):
                 found.append(replace(self._place(name, pids, path), detail=""))
         return found
@@ -166,37 +178,45 @@ class Discovery:
         match match.kind:
             case "cgroup":
                 path = str(match.value)
-                pids = self._members(path)
+                pids = self._trees.members(path)
                 return pids, path, "" if pids else f"no process in cgroup {path}"
             case "unit":
                 path = self._unit(str(match.value))
-                pids = self._members(path) if path else frozenset()
+                pids = self._trees.members(path) if path else frozenset()
                 return pids, path or None, "" if pids else f"unit {match.value} is not running"
             case "command":
                 pattern = re.compile(str(match.value))
                 # a shell whose command line matches may have started the agent too
                 pids = (
-                    _with_children(pid for pid, line in commands.items() if pattern.search(line))
+                    self._processes.with_children(
+                        pid for pid, line in commands.items() if pattern.search(line)
+                    )
                     - ours
                 )
                 return pids, None, "" if pids else f"no command line matches {match.value}"
             case _:
-                pids = _with_children(_listeners(int(match.value)))
+                found = self._listeners.of(int(match.value), time.monotonic())
+                pids = self._processes.with_children(found)
                 return pids, None, "" if pids else f"nothing listens on port {match.value}"
 
     def _place(self, name: str, pids: frozenset[int], cgroup: str | None) -> Found:
         v1, v2 = self.hierarchies.v1_cpu, self.hierarchies.v2
-        memberships = [member for pid in pids if (member := _membership(pid)) is not None]
-        named = [mount for mount in self._mounts() if cgroup is not None and _tree(mount, cgroup)]
+        named = [
+            mount
+            for mount in self._mounts()
+            if cgroup is not None and self._trees.tree(mount, cgroup)
+        ]
         cpu_mount = v1 or v2
+        in_all = cpu_mount in named and v2 in named
+        memberships = [] if in_all else [m for pid in pids if (m := _membership(pid)) is not None]
         cpu_path = _common(m.v2 if v1 is None else m.v1_cpu for m in memberships)
         if cpu_mount in named:
             cpu_path, exclusive = cgroup, True
         else:
             exclusive = cpu_path is not None and self._is_all_of(cpu_path, pids)
-        cpu_ids = _ids(cpu_mount, cpu_path)
+        cpu_ids = self._ids(cpu_mount, cpu_path)
         stream_path = cgroup if v2 in named else _common(m.v2 for m in memberships)
-        stream_ids = _ids(v2, stream_path)
+        stream_ids = self._ids(v2, stream_path)
         attach, detail = None, ""
         if stream_ids and v2 is not None and stream_path is not None:
             attach = v2.directory(stream_path)
@@ -219,8 +239,11 @@ class Discovery:
 
     def _is_all_of(self, path: str, pids: frozenset[int]) -> bool:
         """Whether a cgroup has only these processes and what they have started meanwhile."""
-        members = self._members(path)
-        return members <= pids or members <= _with_children(pids)
+        members = self._trees.members(path)
+        if members <= pids:
+            return True
+        self._processes.next_look()
+        return members <= self._processes.with_children(pids)
 
     def _commands(self, ours: frozenset[int]) -> dict[int, str]:
         """Every other process's command line, if any match needs them."""
@@ -237,16 +260,11 @@ class Discovery:
     def _mounts(self) -> list[Mount]:
         return [m for m in (self.hierarchies.v1_cpu, self.hierarchies.v2) if m is not None]
 
-    def _members(self, path: str) -> frozenset[int]:
-        """The processes in a cgroup and below it, in whichever hierarchy it exists."""
-        pids: set[int] = set()
-        for mount in self._mounts():
-            for directory in _tree(mount, path):
-                try:
-                    pids.update(map(int, (directory / "cgroup.procs").read_text().split()))
-                except OSError:
-                    continue
-        return frozenset(pids)
+    def _ids(self, mount: Mount | None, path: str | None) -> frozenset[int]:
+        """The ids of a cgroup and all below it; none for the root, which is everybody's."""
+        if mount is None or path is None or path == ROOT:
+            return frozenset()
+        return self._trees.ids(mount, path)
 
     def _children(self, path: str) -> list[str]:
         names: set[str] = set()
@@ -266,9 +284,9 @@ class Discovery:
             if known is not None and mount.directory(known).is_dir():
                 return known
         for mount in reversed(self._mounts()):
-            for directory, names, _ in os.walk(mount.point):
-                if unit in names:
-                    path = "/" + str(Path(directory, unit).relative_to(mount.point))
+            for directory, _ in self._trees.tree(mount, mount.root):
+                if directory.endswith(f"/{unit}"):
+                    path = directory.removeprefix(str(mount.point))
                     self._units[unit] = path
                     return path
         self._units.pop(unit, None)
@@ -292,28 +310,6 @@ def distinct_names(neighbour: str, found: Iterable[tuple[str, str]]) -> list[tup
     return list(named.items())
 
 
-def _tree(mount: Mount, path: str) -> list[Path]:
-    try:
-        top = mount.directory(path)
-        group = Group(path, top, 2, top.stat().st_ino)
-    except (OSError, CgroupError):
-        return []
-    return [top, *(below.directory for below in descendants(group))]
-
-
-def _ids(mount: Mount | None, path: str | None) -> frozenset[int]:
-    """The ids of a cgroup and all below it; none for the root, which is everybody's."""
-    if mount is None or path is None or path == ROOT:
-        return frozenset()
-    ids = set()
-    for directory in _tree(mount, path):
-        try:
-            ids.add(directory.stat().st_ino)
-        except OSError:
-            continue
-    return frozenset(ids)
-
-
 def _common(paths: Iterable[str | None]) -> str | None:
     """The one path that all share, None if they differ or there is none."""
     distinct = set(paths)
@@ -325,35 +321,3 @@ def _membership(pid: int) -> Membership | None:
         return read_membership(pid)
     except (CgroupError, OSError):
         return None
-
-
-def _with_children(pids: Iterable[int]) -> frozenset[int]:
-    """These processes and all they started: an engine's workers have other command lines."""
-    found: set[int] = set()
-    for pid in pids:
-        if pid in found:
-            continue
-        try:
-            process = psutil.Process(pid)
-            found.add(pid)
-            found.update(child.pid for child in process.children(recursive=True))
-        except psutil.Error:
-            continue
-    return frozenset(found)
-
-
-def _listeners(port: int) -> set[int]:
-    """The processes that listen on a TCP port of this network namespace."""
-    try:
-        connections = psutil.net_connections("tcp")
-    except psutil.Error:
-        return set()
-    return {
-        c.pid
-        for c in connections
-        if c.status == psutil.CONN_LISTEN and c.pid is not None and _port(c.laddr) == port
-    }
-
-
-def _port(address: tuple[Any, ...]) -> int:
-    return int(address[1])

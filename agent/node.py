@@ -35,6 +35,10 @@ from controller.policy_model import Engine, Policy
 EDGE_SHARE: Final = 0.25
 """A single wait for the CPU of this share of the gap SLO wakes the controller."""
 
+MOST_EVENTS: Final = 20_480
+"""Taken at once: all that the ring can hold, and so all that was there. What comes meanwhile does
+not keep the rest of the agent waiting, however fast streams come and go."""
+
 HISTOGRAMS: Final = ("ttft", "gap", "wait")
 _LOG: Final = logging.getLogger("sits.node")
 
@@ -107,25 +111,32 @@ class Node:
         policies = {engine.name: engine for engine in self._policy.engines}
         targets = [_engine(policies[e.name], e) for e in found.engines if e.present]
         targets += [_neighbour(n) for n in found.neighbours if n.present]
-        problems = [
-            f"{name} is not watched: more targets than agent.max_targets"
-            f" = {self._policy.agent.max_targets}"
-            for name in self._table.apply(targets)
-        ]
+        try:
+            problems = [
+                f"{name} is not watched: more targets than agent.max_targets"
+                f" = {self._policy.agent.max_targets}"
+                for name in self._table.apply(targets)
+            ]
+        except LibbpfError as error:
+            # a table is full: what is in it is watched
+            problems = [f"not all that the targets are is watched: {error}"]
         if self.programs.follows_streams:
             problems += self._attach(found.engines)
         return problems
 
     def counters(self, name: str) -> Counters:
         """What a target did so far; zeros if it is not watched."""
-        row = self.rows.get(name)
+        row = self._row(name)
         return self._reader.counters(row) if row is not None else Counters()
 
     def histogram(self, which: str, name: str) -> Histogram:
         """A target's histogram: which is ttft, gap or wait."""
-        row = self.rows.get(name)
+        row = self._row(name)
         reader = self._histograms.get(which)
         return reader.read(row) if reader is not None and row is not None else EMPTY
+
+    def _row(self, name: str) -> int | None:
+        return self._table.row(name) if self._table is not None else None
 
     def health(self) -> Health:
         """What our own limits cost."""
@@ -196,7 +207,10 @@ class Node:
             )
         else:
             self._ring = Ring(
-                lib, self.programs.maps["events"], lambda raw: on_event(parse_event(raw))
+                lib,
+                self.programs.maps["events"],
+                lambda raw: on_event(parse_event(raw)),
+                MOST_EVENTS,
             )
         self._counting = RunCounting(self.programs)
         self._table = TargetTable(self.programs)

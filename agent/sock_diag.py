@@ -115,7 +115,7 @@ class SockDiag:
         return [
             Listener(family, port, backlog, limit)
             for family in families
-            for (_, backlog, limit, *_), _ in self._ask(family, port, _LISTEN, 0)
+            for _, backlog, limit, *_ in self._ask(family, port, _LISTEN, 0)
         ]
 
     def connections(self, port: int, family: int) -> list[Connection]:
@@ -124,25 +124,22 @@ class SockDiag:
         The kernel walks its whole table of connections for it: some 0.5 ms, however few there are.
         `OSError` as `listeners`.
         """
-        found = []
         remote_bytes = 4 if family == socket.AF_INET else 16
-        for fields, info in self._ask(family, port, _CONNECTED | _SENDING, 1 << (_INFO - 1)):
-            state, rqueue, wqueue, inode, cookie, remote, remote_port = fields
-            unsent = min(_NOT_SENT.unpack_from(info)[0], wqueue) if info else wqueue
-            found.append(
-                Connection(
-                    cookie=cookie,
-                    port=port,
-                    remote=remote[:remote_bytes],
-                    remote_port=remote_port,
-                    # nobody has a socket for it yet; a closed one has none any more
-                    accepted=bool(inode or 1 << state & _SENDING),
-                    unread_bytes=rqueue,
-                    unsent_bytes=unsent,
-                    in_flight_bytes=wqueue - unsent,
-                )
+        asked = self._ask(family, port, _CONNECTED | _SENDING, 1 << (_INFO - 1))
+        return [
+            Connection(
+                cookie,
+                port,
+                remote[:remote_bytes],
+                remote_port,
+                # nobody has a socket for it yet; a closed one has none any more
+                bool(inode or 1 << state & _SENDING),
+                rqueue,
+                unsent,
+                wqueue - unsent,
             )
-        return found
+            for state, rqueue, wqueue, inode, cookie, remote, remote_port, unsent in asked
+        ]
 
     def close(self) -> None:
         """Close it, which also lets go of its namespace."""
@@ -150,8 +147,12 @@ class SockDiag:
 
     def _ask(
         self, family: int, port: int, states: int, extensions: int
-    ) -> Iterator[tuple[tuple[int, int, int, int, int, bytes, int], bytes]]:
-        """Fields of each socket, and its `struct tcp_info` if that was asked for."""
+    ) -> Iterator[tuple[int, int, int, int, int, bytes, int, int]]:
+        """State, queues, inode, cookie, address and port of each socket, and its unsent bytes.
+
+        Those are known where `struct tcp_info` was asked for, else they are all that is queued. Who
+        has nothing queued is not looked at more closely: that is most of ten thousand.
+        """
         self._sequence += 1
         request = _REQUEST.pack(family, socket.IPPROTO_TCP, extensions, states)
         body = request + _ID.pack(port, 0, 0)
@@ -159,26 +160,32 @@ class SockDiag:
             _HEADER.size + len(body), _SOCK_DIAG_BY_FAMILY, _REQUEST_DUMP, self._sequence, 0
         )
         self._sock.send(head + body)
+        wanted = port.to_bytes(2, "big")
         while True:
             data = self._sock.recv(_READ_BYTES)
-            at = 0
-            while at < len(data):
+            following = 0
+            while following < len(data):
+                at = following
                 length, kind, _, sequence, _ = _HEADER.unpack_from(data, at)
-                message, at = data[at + _HEADER.size : at + length], at + (length + 3 & ~3)
+                following += length + 3 & ~3
                 if sequence != self._sequence:
                     continue  # what is left of an answer that was given up
                 if kind == _DONE:
                     return
                 if kind == _ERROR:
-                    code = -struct.unpack_from("=i", message)[0]
+                    code = -struct.unpack_from("=i", data, at + _HEADER.size)[0]
                     raise OSError(code, os.strerror(code))
                 _, state, sport, dport, _, remote, _, cookie, _, rqueue, wqueue, _, inode = (
-                    _MESSAGE.unpack_from(message)
+                    _MESSAGE.unpack_from(data, at + _HEADER.size)
                 )
-                if int.from_bytes(sport, "big") == port:
-                    remote_port = int.from_bytes(dport, "big")
-                    fields = (state, rqueue, wqueue, inode, cookie, remote, remote_port)
-                    yield fields, _info(message)
+                if sport != wanted:
+                    continue
+                unsent = wqueue
+                if wqueue and extensions:
+                    more = at + _HEADER.size + _MESSAGE.size
+                    unsent = min(_not_sent(data, more, at + length, wqueue), wqueue)
+                remote_port = int.from_bytes(dport, "big")
+                yield state, rqueue, wqueue, inode, cookie, remote, remote_port, unsent
 
 
 def open_in(namespace: Path) -> SockDiag:
@@ -209,11 +216,11 @@ def open_in(namespace: Path) -> SockDiag:
     return made[0]
 
 
-def _info(message: bytes) -> bytes:
-    at = _MESSAGE.size
-    while at + _ATTRIBUTE.size <= len(message):
-        length, kind = _ATTRIBUTE.unpack_from(message, at)
+def _not_sent(data: bytes, at: int, end: int, otherwise: int) -> int:
+    """Unsent bytes by the `struct tcp_info` among these attributes, if it is there."""
+    while at + _ATTRIBUTE.size <= end:
+        length, kind = _ATTRIBUTE.unpack_from(data, at)
         if kind == _INFO and length >= _ATTRIBUTE.size + _NOT_SENT.size:
-            return message[at + _ATTRIBUTE.size : at + length]
+            return int(_NOT_SENT.unpack_from(data, at + _ATTRIBUTE.size)[0])
         at += max(length + 3 & ~3, _ATTRIBUTE.size)
-    return b""
+    return otherwise

@@ -10,6 +10,7 @@ from agent.discovery import Found, Surroundings
 from agent.gpu import Gpus
 from agent.growth import Growth
 from agent.history import History
+from agent.lately import Lately
 from agent.streams import StreamLog
 from controller.policy_model import Policy
 
@@ -21,9 +22,6 @@ PEAKS: Final = ("longest_step_ms", "queue_age_ms", "stopped_ms")
 
 PAST_KEPT: Final = 480
 """Two minutes of status messages."""
-
-RECENT_ENDS: Final = 100_000
-"""Ended streams kept for the attainment of the last minute."""
 
 
 class State:
@@ -47,7 +45,7 @@ class State:
         self._ends: Counter[tuple[str, str]] = Counter()
         self._untold: Counter[tuple[str, str]] = Counter()
         self._good: Counter[str] = Counter()
-        self._recent_good: dict[str, deque[tuple[float, bool]]] = {}
+        self._lately: defaultdict[str, Lately] = defaultdict(Lately)
         self._causes: dict[str, _Growing] = {}
         self._lost: dict[str, _Growing] = {}
         self._peaks: dict[str, dict[str, float]] = {}
@@ -211,8 +209,7 @@ class State:
             if untold is not None:
                 self._untold[engine, untold] += 1
             self._good[engine] += good
-            recent = self._recent_good.setdefault(engine, deque(maxlen=RECENT_ENDS))
-            recent.append((time.monotonic(), good))
+            self._lately[engine].take(time.monotonic(), good)
 
     def count_slow(self, engine: str, cause: str) -> None:
         """Count a stream that was slow."""
@@ -242,13 +239,7 @@ class State:
     def attainment(self, engine: str, seconds: float) -> float | None:
         """Share of the streams that ended in the last `seconds` and were good; None without any."""
         with self.lock:
-            recent = self._recent_good.get(engine)
-            if recent is None:
-                return None
-            since = time.monotonic() - seconds
-            while recent and recent[0][0] < since:
-                recent.popleft()
-            return sum(good for _, good in recent) / len(recent) if recent else None
+            return self._lately[engine].good_share(time.monotonic(), seconds)
 
 
 class _Growing:

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -112,12 +112,17 @@ def request_path(head: bytes) -> str:
     return plain(parts[1].partition("?")[0][:_PATH_CHARACTERS]) if len(parts) > 1 else ""
 
 
+_Begun = tuple[str, str, str | None, str | None]
+"""Engine, path, version and trace of a stream that has begun."""
+
+
 class StreamLog:
     """Streams by engine. Written by one thread, read by any."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._begun: dict[tuple[int, int], tuple[str, str, str | None, str | None]] = {}
+        self._begun: dict[tuple[int, int], _Begun] = {}
+        self._under_way: Counter[str] = Counter()
         self._ended: deque[Ended] = deque(maxlen=KEPT)
         self._seq = 0
 
@@ -127,10 +132,12 @@ class StreamLog:
         trace_id = None if caller is None else f"{caller.span.trace_id:032x}"
         path = request_path(event.head)
         with self._lock:
+            self._forget(_key(event.stream))
             if len(self._begun) >= MAX_UNDER_WAY:
                 # an end whose event was dropped leaves its start behind; the oldest goes
-                del self._begun[next(iter(self._begun))]
+                self._forget(next(iter(self._begun)))
             self._begun[_key(event.stream)] = engine, path, version, trace_id
+            self._under_way[engine] += 1
 
     def ended(
         self,
@@ -146,8 +153,7 @@ class StreamLog:
         good = is_good(stream, reason, slo)
         with self._lock:
             self._seq += 1
-            nothing = "", "", None, None
-            _, path, version, trace_id = self._begun.pop(_key(stream), nothing)
+            _, path, version, trace_id = self._forget(_key(stream))
             done = Ended(
                 seq=self._seq,
                 engine=engine,
@@ -170,11 +176,19 @@ class StreamLog:
         """An engine is gone: no end comes any more for what it had under way."""
         with self._lock:
             self._begun = {key: each for key, each in self._begun.items() if each[0] != engine}
+            del self._under_way[engine]
 
     def under_way(self, engine: str) -> int:
         """How many streams of an engine have started and not ended."""
         with self._lock:
-            return sum(1 for name, *_ in self._begun.values() if name == engine)
+            return self._under_way[engine]
+
+    def _forget(self, key: tuple[int, int]) -> _Begun:
+        begun = self._begun.pop(key, None)
+        if begun is None:
+            return "", "", None, None
+        self._under_way[begun[0]] -= 1
+        return begun
 
     def after(self, seq: int, limit: int, engine: str | None) -> tuple[list[Ended], int]:
         """Up to `limit` ended streams after `seq`, oldest first, and the last seq looked at."""

@@ -414,13 +414,21 @@ class Map:
 class Ring:
     """The user's end of a ring buffer. One consumer a ring."""
 
-    def __init__(self, lib: Libbpf, fd: int, take: Callable[[bytes], None]) -> None:
-        """`take` gets each record as bytes, in order."""
+    def __init__(
+        self, lib: Libbpf, fd: int, take: Callable[[bytes], None], most: int | None = None
+    ) -> None:
+        """`take` gets each record as bytes, in order.
+
+        `most` of them at once is for who has more to do than to follow a ring that is filled as
+        fast as it is emptied.
+        """
         self._lib = lib
+        self._taken = 0
 
         def sample(_context: int, data: int, size: int) -> int:
             take(ctypes.string_at(data, size))
-            return 0
+            self._taken += 1
+            return -errno.ECANCELED if self._taken == most else 0
 
         self._sample = _SAMPLE(sample)
         self._ring = lib.check(
@@ -433,8 +441,12 @@ class Ring:
         return int(self._lib.ring_buffer__epoll_fd(self._ring))
 
     def consume(self) -> int:
-        """Take all records there are; returns how many."""
-        return self._lib.check(self._lib.ring_buffer__consume(self._ring), "read ring buffer")
+        """Take all records there are, or as many as were to be at most; returns how many."""
+        self._taken = 0
+        result = self._lib.ring_buffer__consume(self._ring)
+        if result != -errno.ECANCELED:
+            self._lib.check(result, "read ring buffer")
+        return self._taken
 
     def close(self) -> None:
         """Unmap the ring."""

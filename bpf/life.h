@@ -5,10 +5,11 @@
 
 #include "connection.h"
 
-/* stream starts, first chunks and ends, for the agent */
+/* stream starts, first chunks and ends, for the agent. An engine that dies ends all it has at once,
+ * faster than anybody reads: there is room for the ends of 20,000 streams. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 2 * 1024 * 1024);
+	__uint(max_entries, 4 * 1024 * 1024);
 } events SEC(".maps");
 
 /* one histogram a target and CPU: request in to first data chunk out */

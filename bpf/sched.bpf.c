@@ -220,6 +220,15 @@ static __always_inline void note_no_role(void)
 		ADD(h->roles_full, 1);
 }
 
+/* Threads and culprits are told of engines only. Hundreds of neighbours would fill the tables and
+ * push the engines' out. */
+static __always_inline bool is_engine(u32 slot)
+{
+	struct target *target = bpf_map_lookup_elem(&targets, &slot);
+
+	return target && target->kind == TARGET_ENGINE;
+}
+
 /* The row that counts for this thread's name: looked up once a second, given out when it is new. */
 static __always_inline void find_role(struct task_struct *task, struct task_state *state, u64 now)
 {
@@ -228,13 +237,15 @@ static __always_inline void find_role(struct task_struct *task, struct task_stat
 	u32 *row, *last;
 
 	state->role_ns = now;
+	state->role = 0;
+	if (!is_engine(state->slot))
+		return;
 	bpf_probe_read_kernel_str(key.comm, sizeof(key.comm), task->comm);
 	row = bpf_map_lookup_elem(&role_rows, &key);
 	if (row) {
 		state->role = *row;
 		return;
 	}
-	state->role = 0;
 	last = bpf_map_lookup_elem(&last_role, &zero);
 	if (!last)
 		return;
@@ -349,7 +360,7 @@ static __always_inline void came_on_cpu(struct task_struct *task, struct task_st
 			c->wait_other_ns += wait;
 			if (r)
 				r->wait_other_ns += wait;
-			if (wait >= BLAME_FROM_NS)
+			if (wait >= BLAME_FROM_NS && target->kind == TARGET_ENGINE)
 				blame(holder, slot, wait);
 		}
 	}

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -100,6 +100,10 @@ class TargetTable:
         """Each target's row by its name."""
         return dict(self._rows)
 
+    def row(self, name: str) -> int | None:
+        """A target's row; None if it is not watched."""
+        return self._rows.get(name)
+
     def apply(self, targets: Iterable[Target]) -> list[str]:
         """Make the kernel watch exactly these; returns the names there was no row left for."""
         wanted = {target.name: target for target in targets}
@@ -110,8 +114,7 @@ class TargetTable:
         if gone:
             # first nothing may count into these rows any more, then they are cleared
             self._watch([target for name, target in wanted.items() if name in self._rows])
-            for row in gone:
-                self._free(row)
+            self._free(set(gone))
             self._rows = {name: row for name, row in self._rows.items() if row not in gone}
         without_row = [name for name in wanted if not self._place(wanted[name])]
         self._watch([target for name, target in wanted.items() if name in self._rows])
@@ -155,33 +158,41 @@ class TargetTable:
         )
         return True
 
-    def _free(self, row: int) -> None:
-        """Clear a row and all it counted, so that its next owner starts from zero."""
-        key = row.to_bytes(4, "little")
+    def _free(self, gone: Set[int]) -> None:
+        """Clear rows and all they counted, so that their next owners start from zero.
+
+        All at once: each look at the culprits is thousands of system calls, and hundreds of
+        cgroups may go together.
+        """
         counters = self._programs.map("counters")
-        for cpu in range(self._programs.cpus):
-            counters.put(
-                (row * self._programs.cpus + cpu).to_bytes(4, "little"), bytes(COUNTERS.size)
-            )
+        for row in gone:
+            for cpu in range(self._programs.cpus):
+                counters.put(
+                    (row * self._programs.cpus + cpu).to_bytes(4, "little"), bytes(COUNTERS.size)
+                )
         for name in ("wait_histograms", "ttft_histograms", "gap_histograms"):
             if name in self._programs.maps:
-                self._programs.map(name).put(key, bytes(HISTOGRAM.size * self._programs.cpus))
+                histograms = self._programs.map(name)
+                for row in gone:
+                    empty = bytes(HISTOGRAM.size * self._programs.cpus)
+                    histograms.put(row.to_bytes(4, "little"), empty)
         culprits = self._programs.map("culprits")
         for culprit in culprits.keys():  # noqa: SIM118
-            if CULPRIT_KEY.unpack(culprit)[1] == row:
+            if CULPRIT_KEY.unpack(culprit)[1] in gone:
                 culprits.delete(culprit)
-        self._free_roles(row)
+        self._free_roles(gone)
         # the name last: who is stopped before this finds the row its old owner's, and clears it
-        self._targets.put(key, bytes(TARGET.size))
+        for row in gone:
+            self._targets.put(row.to_bytes(4, "little"), bytes(TARGET.size))
 
-    def _free_roles(self, row: int) -> None:
+    def _free_roles(self, gone: Set[int]) -> None:
         rows, names = self._programs.map("role_rows"), self._programs.map("role_names")
         roles = self._programs.map("roles")
         for key in rows.keys():  # noqa: SIM118
-            if ROLE_KEY.unpack(key)[0] == row:
+            if ROLE_KEY.unpack(key)[0] in gone:
                 rows.delete(key)
         for role in names.keys():  # noqa: SIM118
-            if ROLE_KEY.unpack(names.get(role) or bytes(ROLE_KEY.size))[0] != row:
+            if ROLE_KEY.unpack(names.get(role) or bytes(ROLE_KEY.size))[0] not in gone:
                 continue
             for cpu in range(self._programs.cpus):
                 at = int.from_bytes(role, "little") * self._programs.cpus + cpu

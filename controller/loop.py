@@ -25,7 +25,7 @@ from controller.limits.cgroup import CgroupError
 from controller.limits.cpu import read_throttling
 from controller.memory_round import decide_memory_for, look_at_memory
 from controller.memory_sentinel import SentinelMemory
-from controller.neighbour_watch import NeighbourWatch
+from controller.neighbour_watch import NeighbourWatch, in_turn
 from controller.node import Node
 from controller.policy import policy_from_json
 from controller.policy_model import Engine, Mode, Policy
@@ -216,11 +216,11 @@ class Loop:
             watch.resume(now_ns)
 
     def _collect(self, now_ns: int) -> list[tuple[EngineWatch, Signals]]:
-        neighbours_ns = 0
-        for each in self._neighbours.values():
-            run_ns = self._reader.counters(each.target.row).run_ns
+        neighbours = list(self._neighbours.values())
+        for each in in_turn(neighbours, self._ticks):
+            run_ns = self._reader.run_ns(each.target.row)
             each.take(now_ns, run_ns, self._actuator.neighbours.is_held(each.target.name))
-            neighbours_ns += run_ns
+        neighbours_ns = sum(each.ran_ns for each in neighbours)
         look_at_memory(self._all(), self._actuator.neighbours.free_groups, now_ns)
         value, until_ns = self._injected
         injected = value if now_ns < until_ns else 0.0

@@ -1,6 +1,7 @@
 """What the loop keeps of a neighbour between ticks: its CPU use, and its account while held."""
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, Final
 
 from controller.backfill import Account
@@ -8,6 +9,9 @@ from controller.neighbour_limits import NeighbourView
 from controller.wire import NeighbourTarget
 
 USE_WINDOW_NS: Final = 1_000_000_000
+MOST_A_TICK: Final = 64
+"""Neighbours that are read in one tick. A thousand take turns, each four times a second: at every
+tick they would take a third of a core, and delay what the tick is for."""
 
 
 class NeighbourWatch:
@@ -17,11 +21,14 @@ class NeighbourWatch:
         """`before` is what was kept of it when its target looked another way."""
         self.target = target
         self.account = Account()
+        self.ran_ns = 0
+        """All it ever ran, as last read."""
         self._runs: deque[tuple[int, int]] = deque()
+        self._seen: dict[int | None, NeighbourView] = {}
         if before is not None:
             self.account = before.account
             if (before.target.row, before.target.cgroup) == (target.row, target.cgroup):
-                self._runs = before._runs
+                self._runs, self.ran_ns = before._runs, before.ran_ns
 
     @property
     def used_cores(self) -> float:
@@ -33,6 +40,8 @@ class NeighbourWatch:
 
     def take(self, now_ns: int, run_ns: int, held: bool) -> None:
         """Add a tick: `run_ns` is all it ever ran, `held` whether a limit of ours is in force."""
+        self.ran_ns = run_ns
+        self._seen.clear()
         if self._runs:
             last_ns, last = self._runs[-1]
             ran_ns = max(0, run_ns - last)
@@ -42,7 +51,13 @@ class NeighbourWatch:
             self._runs.popleft()
 
     def view(self, weight: int | None = None) -> NeighbourView:
-        """The neighbour as the laws see it."""
+        """The neighbour as the laws see it, the same until it is read again."""
+        seen = self._seen.get(weight)
+        if seen is None:
+            seen = self._seen[weight] = self._view(weight)
+        return seen
+
+    def _view(self, weight: int | None) -> NeighbourView:
         target = self.target
         return NeighbourView(
             target.name,
@@ -64,3 +79,12 @@ class NeighbourWatch:
             "held_used_ns": self.account.used_ns,
             "held_back_ns": self.account.held_back_ns,
         }
+
+
+def in_turn(watches: Sequence[NeighbourWatch], turn: int) -> Sequence[NeighbourWatch]:
+    """Those to read in the `turn`-th tick: all, or of many the next `MOST_A_TICK`."""
+    if len(watches) <= MOST_A_TICK:
+        return watches
+    start = turn * MOST_A_TICK % len(watches)
+    end = start + MOST_A_TICK
+    return [*watches[start:end], *watches[: max(0, end - len(watches))]]

@@ -46,4 +46,5 @@ class Protection:
 
     def forget_but(self, groups: Collection[Group]) -> None:
         """Only these are asked about from now on."""
-        self._asked = {group: each for group, each in self._asked.items() if group in groups}
+        kept = frozenset(groups)
+        self._asked = {group: each for group, each in self._asked.items() if group in kept}

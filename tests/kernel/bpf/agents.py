@@ -9,7 +9,7 @@ from bpf.libbpf import Libbpf
 from bpf.loader import OBJECT_DIR, Plan, Programs, load
 from bpf.readers import CounterReader
 from bpf.targets import TargetTable
-from tests.kernel.bpf.scheduling import neighbour, worked
+from tests.kernel.bpf.scheduling import cpu_engine, worked
 from tests.kernel.conftest import TwinGroup
 
 MAX_TARGETS = 4
@@ -55,7 +55,7 @@ def pinned(pins: Path) -> set[str]:
 
 def watch(programs: Programs, group: TwinGroup) -> int:
     table = TargetTable(programs)
-    target = neighbour(group)
+    target = cpu_engine(group)
     assert table.apply([target]) == []
     return table.rows[target.name]
 

@@ -71,11 +71,10 @@ def worked(group: TwinGroup | None, *what: str) -> None:
         started.answer()
 
 
-def neighbour(group: TwinGroup, wait_edge_ns: int = 0) -> Target:
+def cpu_engine(group: TwinGroup, wait_edge_ns: int = 0) -> Target:
+    """A target whose threads and culprits are told of, too."""
     cgroups = frozenset([group.cpu_id])
-    return Target(
-        group.cpu.name, TargetKind.NEIGHBOUR, wait_edge_ns=wait_edge_ns, cpu_cgroups=cgroups
-    )
+    return Target(group.cpu.name, TargetKind.ENGINE, wait_edge_ns=wait_edge_ns, cpu_cgroups=cgroups)
 
 
 def taken_by_others_ns() -> int:

@@ -7,14 +7,17 @@ from contextlib import contextmanager
 import pytest
 
 from bpf.layout import MAX_ROLES, Counters, TargetKind
-from bpf.readers import Role, RoleReader
+from bpf.readers import Role, RoleReader, read_culprits
 from bpf.targets import Target
 from tests.kernel.bpf.child import Child, child
-from tests.kernel.bpf.scheduling import CPU, burning, neighbour, wait_for
+from tests.kernel.bpf.scheduling import CPU, burning, cpu_engine, wait_for
 from tests.kernel.bpf.watched import Watched
 from tests.kernel.conftest import MakeGroup, TwinGroup
 
 pytestmark = pytest.mark.kernel
+
+BLAME_FROM_NS = 100_000
+"""A shorter wait is nobody's fault, see bpf/sched.bpf.c."""
 
 SPLIT = ("run_ns", "wait_ns", "waits", "wait_other_ns", "involuntary")
 
@@ -68,7 +71,7 @@ def test_each_name_has_the_time_of_its_thread(
     watched: Watched, reader: RoleReader, make_cgroup: MakeGroup
 ) -> None:
     group = make_cgroup("named")
-    row = watched.watch(neighbour(group))
+    row = watched.watch(cpu_engine(group))
     with threads(group, "scheduler", "tokenizer", "idle") as process:
         for name in ("scheduler", "tokenizer"):
             found = shares(watched, reader, row, process, name, 60)
@@ -81,7 +84,7 @@ def test_an_idle_task_never_waits_and_never_runs(
 ) -> None:
     # idle tasks, named swapper, are in the root cgroup, and one is runnable whenever its CPU sleeps
     root = make_cgroup("any").cpu.parent.stat().st_ino
-    row = watched.watch(Target("root", TargetKind.NEIGHBOUR, cpu_cgroups=frozenset([root])))
+    row = watched.watch(Target("root", TargetKind.ENGINE, cpu_cgroups=frozenset([root])))
     wait_for(lambda: watched.reader.counters(row).waits > 100)
     names = of(reader, row)
     assert names
@@ -92,7 +95,7 @@ def test_names_have_the_waits_of_their_threads(
     watched: Watched, reader: RoleReader, make_cgroup: MakeGroup
 ) -> None:
     group = make_cgroup("waiting")
-    row = watched.watch(neighbour(group))
+    row = watched.watch(cpu_engine(group))
     with threads(group, "hurt", "unhurt") as process:
         known = of(reader, row)
         with burning(make_cgroup("burning")):
@@ -109,7 +112,7 @@ def test_all_names_together_are_the_target(
     watched: Watched, reader: RoleReader, make_cgroup: MakeGroup
 ) -> None:
     group = make_cgroup("summed")
-    row = watched.watch(neighbour(group))
+    row = watched.watch(cpu_engine(group))
     with burning(make_cgroup("burning")), threads(group, "a", "b", "c") as process:
         for name in ("a", "b", "c"):
             do(process, "burn", name, "10")
@@ -126,7 +129,7 @@ def test_a_renamed_thread_counts_under_its_new_name(
     watched: Watched, reader: RoleReader, make_cgroup: MakeGroup
 ) -> None:
     group = make_cgroup("renamed")
-    row = watched.watch(neighbour(group))
+    row = watched.watch(cpu_engine(group))
     with threads(group, "before") as process:
         assert shares(watched, reader, row, process, "before", 30)["before"] > 0.8
         do(process, "rename", "before", "after")
@@ -145,7 +148,7 @@ def test_the_same_name_in_two_targets_is_two_roles(
     watched: Watched, reader: RoleReader, make_cgroup: MakeGroup
 ) -> None:
     groups = make_cgroup("one"), make_cgroup("two")
-    watched.watch(*map(neighbour, groups))
+    watched.watch(*map(cpu_engine, groups))
     first, second = (watched.table.rows[group.cpu.name] for group in groups)
     with threads(groups[0], "worker") as one, threads(groups[1], "worker") as two:
         assert shares(watched, reader, first, one, "worker", 30)["worker"] > 0.8
@@ -158,7 +161,7 @@ def test_more_names_than_there_are_rows_do_no_harm(
     watched: Watched, reader: RoleReader, make_cgroup: MakeGroup
 ) -> None:
     group, other = make_cgroup("crowd"), make_cgroup("other")
-    watched.watch(neighbour(group), neighbour(other))
+    watched.watch(cpu_engine(group), cpu_engine(other))
     row, beside = (watched.table.rows[each.cpu.name] for each in (group, other))
     full = watched.reader.health().roles_full
     with threads(other, "known") as process, threads(group) as crowd:
@@ -173,7 +176,7 @@ def test_more_names_than_there_are_rows_do_no_harm(
         run_ns = watched.reader.counters(row).run_ns
         assert run_ns > sum(role.run_ns for role in found.values())
     # the target goes, and its rows are free again
-    watched.watch(neighbour(other))
+    watched.watch(cpu_engine(other))
     assert of(reader, row) == {}
     assert watched.programs.map("role_names").keys() != []
     watched.table.apply([])
@@ -185,14 +188,32 @@ def test_a_row_starts_from_zero_for_its_next_target(
     watched: Watched, reader: RoleReader, make_cgroup: MakeGroup
 ) -> None:
     old, new = make_cgroup("old"), make_cgroup("new")
-    row = watched.watch(neighbour(old))
+    row = watched.watch(cpu_engine(old))
     with threads(old, "worker") as process:
         do(process, "burn", "worker", "100")
     before = of(reader, row)["worker"].run_ns
-    assert watched.watch(neighbour(new)) == row
+    assert watched.watch(cpu_engine(new)) == row
     assert of(reader, row) == {}
     assert watched.reader.counters(row) == Counters()
     with threads(new, "worker") as process:
         do(process, "burn", "worker", "5")
         process.wait_until_it_blocks()
         assert 0 < of(reader, row)["worker"].run_ns < before
+
+
+def test_the_threads_and_culprits_of_neighbours_take_no_room_of_the_engines(
+    watched: Watched, reader: RoleReader, make_cgroup: MakeGroup
+) -> None:
+    group, burner = make_cgroup("beside"), make_cgroup("burning")
+    cgroups = frozenset([group.cpu_id])
+    row = watched.watch(Target("beside", TargetKind.NEIGHBOUR, cpu_cgroups=cgroups))
+    with burning(burner), threads(group, "worker") as process:
+        wait_for(lambda: burnt_and_waited(watched, process, row))
+    assert of(reader, row) == {}
+    culprits = read_culprits(watched.programs.map("culprits"))
+    assert [each for each in culprits if each.row == row] == []
+
+
+def burnt_and_waited(watched: Watched, process: Child, row: int) -> bool:
+    do(process, "burn", "worker", "20")
+    return watched.reader.counters(row).wait_other_ns > 20 * BLAME_FROM_NS

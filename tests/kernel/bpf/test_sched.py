@@ -14,7 +14,7 @@ from tests.kernel.bpf.scheduling import (
     accounts,
     burning,
     burnt,
-    neighbour,
+    cpu_engine,
     taken_by_others_ns,
     task,
     wait_for,
@@ -37,7 +37,7 @@ def counted(watched: Watched, row: int) -> Counters:
 def test_waits_behind_a_neighbour_are_counted_as_others(
     watched: Watched, make_cgroup: MakeGroup
 ) -> None:
-    row = watched.watch(neighbour(group := make_cgroup("waking")))
+    row = watched.watch(cpu_engine(group := make_cgroup("waking")))
     with burning(make_cgroup("burning")):
         worked(group, "wake", "100")
     counters = counted(watched, row)
@@ -46,7 +46,7 @@ def test_waits_behind_a_neighbour_are_counted_as_others(
 
 
 def test_the_neighbour_that_held_the_cpu_is_named(watched: Watched, make_cgroup: MakeGroup) -> None:
-    row = watched.watch(neighbour(group := make_cgroup("waiting")))
+    row = watched.watch(cpu_engine(group := make_cgroup("waiting")))
     with burning(burner := make_cgroup("burning")), burning(group):
         # others may hold the CPU too, on a busy machine
         wait_for(lambda: burner.cpu_id in {each.cgroup for each in culprits(watched, row)})
@@ -58,7 +58,7 @@ def test_the_neighbour_that_held_the_cpu_is_named(watched: Watched, make_cgroup:
 def test_waits_behind_ones_own_tasks_are_counted_as_self(
     watched: Watched, make_cgroup: MakeGroup
 ) -> None:
-    row = watched.watch(neighbour(group := make_cgroup("crowded")))
+    row = watched.watch(cpu_engine(group := make_cgroup("crowded")))
     with burning(group):
         worked(group, "burn", "100")
     counters = counted(watched, row)
@@ -67,7 +67,7 @@ def test_waits_behind_ones_own_tasks_are_counted_as_self(
 
 
 def test_run_time_is_what_the_scheduler_accounts(watched: Watched, make_cgroup: MakeGroup) -> None:
-    row = watched.watch(neighbour(group := make_cgroup("running")))
+    row = watched.watch(cpu_engine(group := make_cgroup("running")))
     taken_before_ns = taken_by_others_ns()
     with burnt(group, 300) as (_, kernels):
         taken_ns = taken_by_others_ns() - taken_before_ns
@@ -78,7 +78,7 @@ def test_run_time_is_what_the_scheduler_accounts(watched: Watched, make_cgroup: 
 def test_waiting_time_is_what_the_scheduler_accounts(
     watched: Watched, make_cgroup: MakeGroup
 ) -> None:
-    row = watched.watch(neighbour(group := make_cgroup("waiting")))
+    row = watched.watch(cpu_engine(group := make_cgroup("waiting")))
     with burning(make_cgroup("burning")), burnt(group, 200) as (_, kernels):
         assert counted(watched, row).wait_ns == pytest.approx(kernels.wait_ns, rel=0.1)
 
@@ -86,7 +86,7 @@ def test_waiting_time_is_what_the_scheduler_accounts(
 def test_involuntary_switches_are_those_the_kernel_counts(
     watched: Watched, make_cgroup: MakeGroup
 ) -> None:
-    row = watched.watch(neighbour(group := make_cgroup("pushed")))
+    row = watched.watch(cpu_engine(group := make_cgroup("pushed")))
     with burning(make_cgroup("burning")), burnt(group, 200) as (_, kernels):
         assert counted(watched, row).involuntary == kernels.involuntary > 0
 
@@ -94,7 +94,7 @@ def test_involuntary_switches_are_those_the_kernel_counts(
 def test_nothing_is_counted_for_a_cgroup_that_is_not_watched(
     watched: Watched, make_cgroup: MakeGroup
 ) -> None:
-    watched.watch(neighbour(make_cgroup("empty")))
+    watched.watch(cpu_engine(make_cgroup("empty")))
     before = [counted(watched, row) for row in range(MAX_TARGETS)]
     worked(make_cgroup("unwatched"), "wake", "50")
     assert [counted(watched, row) for row in range(MAX_TARGETS)] == before
@@ -106,7 +106,7 @@ def test_who_is_woken_counts_and_not_who_wakes(
     fifo, woken, waker = tmp_path / "fifo", make_cgroup("woken"), make_cgroup("waker")
     os.mkfifo(fifo)
     for group, other in ((woken, waker), (waker, woken)):
-        row = watched.watch(neighbour(group))
+        row = watched.watch(cpu_engine(group))
         reads, writes = ("read", str(fifo)), ("write", str(fifo), "100")
         mine, others = (reads, writes) if group is woken else (writes, reads)
         with task(group, *mine) as one, task(other, *others) as another:
@@ -123,7 +123,7 @@ def test_row_0_is_nobodys(watched: Watched) -> None:
 def test_a_task_that_leaves_the_cgroup_is_counted_no_more(
     watched: Watched, make_cgroup: MakeGroup
 ) -> None:
-    row = watched.watch(neighbour(group := make_cgroup("left")))
+    row = watched.watch(cpu_engine(group := make_cgroup("left")))
     with task(group, "wake", "1000000") as started:
         wait_for(lambda: counted(watched, row).waits > 10)
         make_cgroup("elsewhere").take_in(started.pid)
@@ -138,7 +138,7 @@ def test_a_task_that_leaves_the_cgroup_is_counted_no_more(
 def test_a_task_that_comes_into_the_cgroup_is_counted_from_then_on(
     watched: Watched, make_cgroup: MakeGroup
 ) -> None:
-    row = watched.watch(neighbour(group := make_cgroup("joined")))
+    row = watched.watch(cpu_engine(group := make_cgroup("joined")))
     with task(None, "wake", "1000000") as started:
         assert counted(watched, row).waits == 0
         group.take_in(started.pid)
@@ -150,7 +150,7 @@ def test_a_cgroup_that_becomes_a_target_has_its_running_tasks_counted(
 ) -> None:
     group = make_cgroup("found")
     with task(group, "wake", "1000000"):
-        row = watched.watch(neighbour(group))
+        row = watched.watch(cpu_engine(group))
         wait_for(lambda: counted(watched, row).waits > 10)
 
 
@@ -165,7 +165,7 @@ def test_a_process_without_a_cgroup_of_its_own_is_watched_by_its_id(watched: Wat
 
 
 def test_an_idle_cpu_is_nobodys_fault(watched: Watched, make_cgroup: MakeGroup) -> None:
-    row = watched.watch(neighbour(group := make_cgroup("alone")))
+    row = watched.watch(cpu_engine(group := make_cgroup("alone")))
     with task(group, "wake", "1000000"):
         # some wake-ups find the CPU idle: their waits are neither our own nor another's
         wait_for(
@@ -177,7 +177,7 @@ def test_an_idle_cpu_is_nobodys_fault(watched: Watched, make_cgroup: MakeGroup) 
 def test_the_histogram_holds_every_wait_and_their_sum(
     watched: Watched, make_cgroup: MakeGroup
 ) -> None:
-    row = watched.watch(neighbour(group := make_cgroup("summed")))
+    row = watched.watch(cpu_engine(group := make_cgroup("summed")))
     with burning(make_cgroup("burning")):
         worked(group, "wake", "100")
     counters, histogram = counted(watched, row), watched.histogram("wait_histograms", row)
@@ -188,7 +188,7 @@ def test_the_histogram_holds_every_wait_and_their_sum(
 def test_waits_over_the_threshold_are_counted_and_raise_edges_once_a_millisecond(
     watched: Watched, make_cgroup: MakeGroup
 ) -> None:
-    row = watched.watch(neighbour(group := make_cgroup("edges"), wait_edge_ns=1))
+    row = watched.watch(cpu_engine(group := make_cgroup("edges"), wait_edge_ns=1))
     look = watched.look(row)
     with burning(make_cgroup("burning")):
         worked(group, "wake", "100")
@@ -205,7 +205,7 @@ def test_waits_over_the_threshold_are_counted_and_raise_edges_once_a_millisecond
 def test_waits_for_its_own_tasks_are_never_over_the_threshold(
     watched: Watched, make_cgroup: MakeGroup
 ) -> None:
-    row = watched.watch(neighbour(group := make_cgroup("crowd"), wait_edge_ns=1))
+    row = watched.watch(cpu_engine(group := make_cgroup("crowd"), wait_edge_ns=1))
     look = watched.look(row)
     with burning(group), burning(group):
         wait_for(lambda: look.counters.wait_self_ns > 50_000_000)
@@ -215,7 +215,7 @@ def test_waits_for_its_own_tasks_are_never_over_the_threshold(
 
 
 def test_waits_under_the_threshold_raise_nothing(watched: Watched, make_cgroup: MakeGroup) -> None:
-    row = watched.watch(neighbour(group := make_cgroup("calm"), wait_edge_ns=10**12))
+    row = watched.watch(cpu_engine(group := make_cgroup("calm"), wait_edge_ns=10**12))
     look = watched.look(row)
     worked(group, "wake", "50")
     watched.consume()

@@ -9,7 +9,7 @@ from bpf.features import Features
 from bpf.libbpf import Libbpf
 from bpf.loader import Plan, load
 from tests.kernel.bpf.conftest import MAX_TARGETS
-from tests.kernel.bpf.scheduling import burning, burnt, neighbour, wait_for
+from tests.kernel.bpf.scheduling import burning, burnt, cpu_engine, wait_for
 from tests.kernel.bpf.watched import Watched, watching
 from tests.kernel.conftest import MakeGroup
 
@@ -27,7 +27,7 @@ def watched(lib: Libbpf, features: Features) -> Iterator[Watched]:
 def test_waiting_and_running_are_counted_all_the_same(
     watched: Watched, make_cgroup: MakeGroup
 ) -> None:
-    row = watched.watch(neighbour(group := make_cgroup("waiting")))
+    row = watched.watch(cpu_engine(group := make_cgroup("waiting")))
     with burning(make_cgroup("burning")), burnt(group, 200) as (_, kernels):
         counters = watched.reader.counters(row)
     assert counters.wait_ns == pytest.approx(kernels.wait_ns, rel=0.1)
@@ -37,7 +37,7 @@ def test_waiting_and_running_are_counted_all_the_same(
 
 def test_the_state_of_a_dead_thread_is_forgotten(watched: Watched, make_cgroup: MakeGroup) -> None:
     states = watched.programs.map("task_states_by_pid")
-    watched.watch(neighbour(group := make_cgroup("mortal")))
+    watched.watch(cpu_engine(group := make_cgroup("mortal")))
     with burnt(group, 10) as (process, _):
         key = process.pid.to_bytes(4, "little")
         assert key in states.keys()  # noqa: SIM118 - a map of the kernel's, not a dict

@@ -13,7 +13,7 @@ from bpf.readers import read_culprits
 from bpf.targets import Target, TargetTable
 from tests.kernel.bpf.conftest import MAX_TARGETS, Engine, engine_target, server
 from tests.kernel.bpf.network import Network
-from tests.kernel.bpf.scheduling import burning, neighbour, task, wait_for, worked
+from tests.kernel.bpf.scheduling import burning, cpu_engine, task, wait_for, worked
 from tests.kernel.bpf.watched import Watched, watching
 from tests.kernel.bpf.wire import LAST, Client, chunk, chunked, event, pause, post, send
 from tests.kernel.conftest import MakeGroup
@@ -134,7 +134,7 @@ def test_a_removed_target_leaves_nothing_to_the_next_in_its_row(
     empty: Watched, make_cgroup: MakeGroup
 ) -> None:
     group = make_cgroup("gone")
-    row = empty.watch(neighbour(group))
+    row = empty.watch(cpu_engine(group))
     culprits = empty.programs.map("culprits")
     with burning(make_cgroup("burning")), burning(group):
         wait_for(lambda: any(each.row == row for each in read_culprits(culprits)))

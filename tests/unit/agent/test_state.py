@@ -4,7 +4,7 @@ from typing import Any
 
 from agent.discovery import Found, Surroundings
 from agent.history import Moment
-from agent.state import RECENT_ENDS, STATUS_STALE_S, State
+from agent.state import STATUS_STALE_S, State
 from bpf.layout import Counters
 from controller.policy import parse_policy
 
@@ -139,14 +139,6 @@ def test_attainment_is_the_share_of_good_streams_and_unknown_without_any() -> No
         state.count_end("chat", "complete", good)
     assert state.attainment("chat", 60) == 0.75
     assert state.attainment("chat", 0) is None
-
-
-def test_memory_of_ends_is_bounded_though_nobody_asks() -> None:
-    state = State(POLICY)
-    for _ in range(RECENT_ENDS):
-        state.count_end("chat", "complete", False)
-    state.count_end("chat", "complete", True)
-    assert state.attainment("chat", 3600) == 1 / RECENT_ENDS
 
 
 def test_under_another_policy_what_is_known_of_engines_that_stay_is_kept() -> None:
