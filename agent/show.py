@@ -146,8 +146,8 @@ def explain(answer: Json) -> RenderableType:
                 Text(item["meaning"]),
             )
         parts += [heading(f"causes, last {figure(answer['seconds'])} s"), indent(rows)]
-    if answer["evidence"]:
-        parts += [heading("evidence"), indent(_evidence(answer["evidence"]))]
+    if evidence := {name: number for name, number in answer["evidence"].items() if number}:
+        parts += [heading("evidence"), indent(_evidence(evidence))]
     if answer["culprits"]:
         rows = Table.grid(padding=(0, 2))
         for item in answer["culprits"]:
@@ -271,8 +271,10 @@ def _engine_rows(items: Sequence[Json]) -> RenderableType:
 
 def _neighbour_rows(items: Iterable[Json]) -> RenderableType:
     rows = Table.grid(padding=(0, 2))
+    for _ in range(2):
+        rows.add_column(no_wrap=True)
     for item in items:
-        rows.add_row(Text(item["name"]), Text(cores(item)), Text(item["cgroup"] or ""))
+        rows.add_row(cut(Text(item["name"])), Text(cores(item)), Text(item["cgroup"] or ""))
     return indent(rows)
 
 

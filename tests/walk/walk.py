@@ -24,7 +24,7 @@ FOUND_WITHIN_S: Final = 60.0
 CAUSE: Final = "neighbour_cpu"
 UNLOADED: Final = 8
 CAPACITY: Final = 24
-VERDICT: Final = "because other processes took the CPU it wanted"
+VERDICT: Final = "because other processes take the CPU the engine wants"
 SEEN: Final = f"document.body.innerText.includes('{CAUSE}')"
 WIDE, NARROW = (1280, 900), (390, 844)
 
@@ -64,7 +64,7 @@ class Walk:
                 raise RigError(f"the cause was not found in {FOUND_WITHIN_S:g} s")
             if not self.on_page_s and self.tab.evaluate(SEEN):
                 self.on_page_s = waited_s
-            if not self.by_explain_s and VERDICT in self.sitsctl("explain", "--seconds", "5"):
+            if not self.by_explain_s and VERDICT in self.said("explain", "--seconds", "5"):
                 self.by_explain_s = waited_s
         yield from self._for(self.watched_s)
         self.run("explain", "--seconds", str(max(5, round(self.watched_s / 2))))
@@ -89,6 +89,10 @@ class Walk:
             check=False,
         )
         return done.stdout + done.stderr
+
+    def said(self, *arguments: str) -> str:
+        """The same, wherever its lines were broken."""
+        return " ".join(self.sitsctl(*arguments).split())
 
     def run(self, *arguments: str) -> None:
         """A step: the command and what it printed."""

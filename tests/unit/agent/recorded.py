@@ -427,7 +427,8 @@ EVENTS: list[JsonObject] = [
 EXPLAIN: JsonObject = {
     "engine": "chat",
     "seconds": 30.0,
-    "verdict": "chat was slow because other processes took the CPU it wanted.",
+    "verdict": "chat: 9 of 41 streams that ended missed their SLO; for 6.2 s its SLO was at risk"
+    " because other processes take the CPU the engine wants (82% of the time at risk)",
     "causes": [
         {
             "cause": "neighbour_cpu",
