@@ -16,7 +16,7 @@ _FIGURES: Final = (
     ("sits_engine_memory_limit_bytes", "That limit.", "limit_bytes"),
     (
         "sits_engine_memory_per_request_bytes",
-        "Memory that one more running request takes, by the last minute.",
+        "Memory that a running request takes by its end, by the last minute.",
         "per_request_bytes",
     ),
     (
@@ -27,7 +27,7 @@ _FIGURES: Final = (
     ),
     (
         "sits_engine_running_cap",
-        "Requests that may run while memory runs short; absent while it does not.",
+        "Requests that may run by what there is memory for; absent where it holds all that may.",
         "running_cap",
     ),
 )

@@ -26,6 +26,9 @@ REQUESTS_EVERY_NS: Final = 500_000_000
 LEAST_SPREAD: Final = 2.0
 """Requests by which low and high counts must differ to say what one takes."""
 
+LEAST_THIRD: Final = 3
+"""Points whose median one wild one does not move, such as the first, when an engine warms up."""
+
 Point = tuple[float, float]
 
 
@@ -41,11 +44,11 @@ def slope(points: Sequence[Point]) -> float:
 def per_unit(points: Sequence[Point]) -> float | None:
     """How much y grows with x: a line through the medians of its low and high thirds (Tukey 1970).
 
-    Cheap for many points. None when x hardly differs.
+    Cheap for many points. None when x hardly differs, or for too few.
     """
     ordered = sorted(points)
     third = len(ordered) // 3
-    if not third:
+    if third < LEAST_THIRD:
         return None
     low, high = ordered[:third], ordered[-third:]
     apart = median(x for x, _ in high) - median(x for x, _ in low)
@@ -98,24 +101,32 @@ class Rise:
 
 
 class PerRequest:
-    """How much memory one more running request takes, from the last minute."""
+    """How much memory a running request takes by its end, from the last minute.
+
+    Requests are counted by what they have of what they will have: two that are half done are one.
+    """
 
     def __init__(self) -> None:
         self._readings: deque[tuple[int, Point]] = deque()
         self._value: float | None = None
 
-    def take(self, now_ns: int, running: int, used: int) -> float | None:
-        """Add a reading in bytes; returns what is known, None while nothing is.
+    def take(self, now_ns: int, had: float, used: int) -> float | None:
+        """Add a reading: requests' worth that was `had`, and bytes; returns what is known, or None.
 
         A figure found stays while the count no longer varies, as it does under a cap.
         """
         readings = self._readings
         if readings and now_ns - readings[-1][0] < REQUESTS_EVERY_NS:
             return self._value
-        readings.append((now_ns, (float(running), float(used))))
+        readings.append((now_ns, (had, float(used))))
         while readings[0][0] < now_ns - REQUESTS_NS:
             readings.popleft()
         found = per_unit([point for _, point in readings])
         if found is not None:
             self._value = max(0.0, found)
         return self._value
+
+    @property
+    def most_had(self) -> float:
+        """The most requests' worth that was had at once in the last minute; 0 for none."""
+        return max((had for _, (had, _) in self._readings), default=0.0)

@@ -28,7 +28,8 @@ def look_at_memory(
     for watch in sorted(watches, key=lambda each: each.memory.looked_ns):
         engine = watch.signals.engine if watch.signals is not None else None
         memory, sentinel = watch.memory, watch.sentinel
-        if not memory.look(now_ns, engine.running if engine is not None else None):
+        running = engine.running if engine is not None else None
+        if not memory.look(now_ns, running, watch.filled):
             continue
         if watch.follows or not (memory.view.near or memory.view.pressed or sentinel.active):
             memory.see(())
@@ -52,5 +53,5 @@ def _news(before: SentinelMemory, now: SentinelMemory) -> Mapping[str, Any] | No
     if now.why and not before.active:
         return {"why": now.why}
     if before.active and not now.active:
-        return {"restored": before.saved}
+        return {"restored": now.restore}
     return None

@@ -2,8 +2,9 @@
 
 The kernel kills when a cgroup, or the machine, can't free any more memory; the largest process
 goes first, and that is the engine (seed B12). What can be seen before: events of the cgroup, time
-tasks stand still for want of memory, and a forecast, how long what is left will last. Pure; what
-it is given is read by `controller.memory_watch`.
+tasks stand still for want of memory, and a forecast, how long what is left will last. A burst
+fills memory faster than any of these shows: what it may take is planned by `memory_plan`. Pure;
+what it is given is read by `controller.memory_watch`.
 """
 
 import math
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from controller.actions import Action, Proposal, ReleaseLimit, SetMemoryHigh
+from controller.memory_plan import moved, room_for
 
 HORIZON_S: Final = 10.0
 """Running out sooner than this is a danger: requests that run need seconds to end."""
@@ -53,10 +55,12 @@ HOLD_BAND: Final = 0.1
 
 CAP_DWELL_NS: Final = 1_000_000_000
 CAP_CUT: Final = 0.75
-CAP_GROWTH: Final = 1.25
+ROOMY: Final = 1.1
+"""What was saved is put back when so many times that fits: at the border it would come and go."""
+
 RAISE_AFTER_NS: Final = 3_000_000_000
 OVER_AFTER_NS: Final = 10_000_000_000
-"""Calm for so long ends it; a cap is raised before, as far as what is left allows."""
+"""Calm for so long ends it; a cap is raised before, as far as there is room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +116,9 @@ class MemoryView:
     """All that is known of an engine's memory.
 
     Events are of the last five seconds, `some` and `full` shares of the last two. `per_request` is
-    how many bytes one more running request takes, None while that is not known.
+    how many bytes a running request takes by its end, None while that is not known. Those that run
+    have yet to take as much as `unfilled` of them, and in the last minute as much as `most_had` of
+    them was had at once.
     """
 
     bounds: tuple[Bound, ...] = ()
@@ -122,6 +128,8 @@ class MemoryView:
     full: float = 0.0
     per_request: float | None = None
     neighbours: tuple[NeighbourMemory, ...] = ()
+    unfilled: float = 0.0
+    most_had: float = 0.0
 
     @property
     def tightest(self) -> Bound | None:
@@ -140,9 +148,15 @@ class MemoryView:
 
     def more_requests(self) -> float:
         """How many more may run by what is left; infinity where that is not known, may be < 0."""
-        if not self.per_request or self.per_request <= 0:
+        if not self.per_request:
             return math.inf
-        return min((b.spare / self.per_request for b in self.bounds), default=math.inf)
+        more = min((b.spare / self.per_request for b in self.bounds), default=math.inf)
+        return more - self.unfilled
+
+    def room_for(self, running: int) -> float:
+        """How many may run, each to its end, while `running` do; infinity where not known."""
+        left = min((bound.left for bound in self.bounds), default=math.inf)
+        return room_for(left, self.per_request, running - self.unfilled, self.most_had)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +201,7 @@ class SentinelMemory:
     saved: float | None = None
     """What the cap was before, to be put back."""
     capped_ns: int = 0
+    """When the cap was last changed."""
     restore: float | None = None
     """Set for the one tick in which it is put back."""
 
@@ -291,34 +306,48 @@ def _recover(
     view: MemoryView, memory: SentinelMemory, now_ns: int, engine: Cappable | None
 ) -> tuple[SentinelMemory, Proposal | None]:
     if memory.danger_ns is None and memory.calm_ns is None and not memory.holds:
-        return memory, None
+        return _plan(view, memory, now_ns, engine, settled=True), None
     if memory.calm_ns is None:
         memory = replace(memory, calm_ns=now_ns)
     memory = replace(memory, danger_ns=None, why="")
     calm_ns = now_ns - (memory.calm_ns or now_ns)
     over = calm_ns >= OVER_AFTER_NS
-    if memory.cap is not None and engine is not None and calm_ns >= RAISE_AFTER_NS:
-        memory = _uncap(view, memory, now_ns, engine, over)
+    if memory.cap is None or calm_ns >= RAISE_AFTER_NS:
+        memory = _plan(view, memory, now_ns, engine, settled=over)
     if not over:
         return memory, None
-    if memory.cap is None:
-        memory = replace(memory, calm_ns=None)
-    return _let_go(view, memory, calm_ns)
+    return _let_go(view, replace(memory, calm_ns=None), calm_ns)
 
 
-def _uncap(
-    view: MemoryView, memory: SentinelMemory, now_ns: int, engine: Cappable, over: bool
+def _plan(
+    view: MemoryView,
+    memory: SentinelMemory,
+    now_ns: int,
+    engine: Cappable | None,
+    *,
+    settled: bool,
 ) -> SentinelMemory:
-    """Towards what was saved as far as memory goes, and back to it when all of it does."""
-    assert memory.cap is not None
-    assert memory.saved is not None
-    fits = (engine.running or 0) + max(0.0, view.more_requests())
-    if over and fits >= memory.saved:
-        return replace(memory, cap=None, cap_why="", saved=None, restore=memory.saved)
-    if now_ns - memory.capped_ns < CAP_DWELL_NS or fits <= memory.cap:
+    """The cap where memory holds fewer than may run; moved, and put back, as what it holds does."""
+    if engine is None:
         return memory
-    grown = min(max(memory.cap + 1, CAP_GROWTH * memory.cap), fits, memory.saved)
-    return replace(memory, cap=float(max(memory.cap, math.floor(grown))), capped_ns=now_ns)
+    fits = view.room_for(engine.running or 0)
+    cap_why = memory.cap_why
+    if view.per_request:
+        cap_why = f"memory has room for {fits:.1f} requests of {_size(view.per_request)}"
+    if memory.cap is None:
+        if engine.running is None or fits >= engine.value:
+            return memory
+        cap = float(max(engine.least, math.floor(fits)))
+        return replace(memory, cap=cap, cap_why=cap_why, saved=engine.value, capped_ns=now_ns)
+    assert memory.saved is not None
+    if settled and fits >= ROOMY * memory.saved:
+        return replace(memory, cap=None, cap_why="", saved=None, restore=memory.saved)
+    if now_ns - memory.capped_ns < CAP_DWELL_NS:
+        return memory
+    cap = moved(memory.cap, fits, engine.least, memory.saved)
+    if cap == memory.cap:
+        return memory
+    return replace(memory, cap=cap, cap_why=cap_why, capped_ns=now_ns)
 
 
 def _let_go(

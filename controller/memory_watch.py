@@ -30,10 +30,11 @@ class MemoryWatch:
         self._some, self._full = Rise(PRESSURE_NS), Rise(PRESSURE_NS)
         self._per_request = PerRequest()
 
-    def look(self, now_ns: int, running: int | None) -> bool:
+    def look(self, now_ns: int, running: int | None, filled: float = 1.0) -> bool:
         """Look if it is time to; whether it was. `running` is None while the engine does not say.
 
-        The view keeps the neighbours it has; `see` sets them.
+        Requests that run have `filled` of the memory that they will have. The view keeps the
+        neighbours it has; `see` sets them.
         """
         every_ns = LOOK_CLOSELY_NS if self.view.near else LOOK_EVERY_NS
         if now_ns - self.looked_ns < every_ns:
@@ -46,9 +47,9 @@ class MemoryWatch:
             growth[each.path].take(now_ns, each.path, each.limit, each.used)
             for each in reading.levels
         )
-        per_request = self.view.per_request
+        per_request, had = self.view.per_request, (running or 0) * filled
         if running is not None and reading.used is not None:
-            per_request = self._per_request.take(now_ns, running, reading.used)
+            per_request = self._per_request.take(now_ns, had, reading.used)
         self.view = MemoryView(
             bounds,
             low_events=self._low.take(now_ns, reading.low),
@@ -57,6 +58,8 @@ class MemoryWatch:
             full=_share(self._full, now_ns, reading.full_ns),
             per_request=per_request,
             neighbours=self.view.neighbours,
+            unfilled=(running or 0) - had,
+            most_had=self._per_request.most_had,
         )
         return True
 

@@ -197,6 +197,14 @@ class EngineWatch:
     def _is_paused(self) -> bool:
         return self.signals is not None and self.signals.now_ns < self.core.trial.paused_until_ns
 
+    @property
+    def filled(self) -> float:
+        """Share of the KV cache set aside for requests that they have filled; 1 if not known."""
+        engine = self.signals.engine if self.signals is not None else None
+        if engine is None or not engine.kv_used or self._last_step is None:
+            return 1.0
+        return min(1.0, self._last_step.kv_tokens / engine.kv_used) or 1.0
+
     def inputs(
         self,
         mode: Mode,

@@ -1,6 +1,8 @@
 """What is held: values of cgroup files, each on the undo list before its file is written.
 
 Somebody else may write a file, or undo it: then it is not held any more, and `check` says which.
+Who puts the original back once may have meant no more than to undo ours; a service manager that
+writes what it is configured to, again and again, has the file for himself.
 """
 
 import time
@@ -19,6 +21,9 @@ from controller.limits.undo_list import Entry
 
 LOCK_WAIT_MS: Final = 50
 """An undo run holds the lock for less; a fast loop that waits this long loses a few ticks."""
+
+MOST_TAKEN_BACK: Final = 3
+"""So often the original may be put back past the undo list: then it is somebody else's value."""
 
 _Stamp = tuple[int, int, int]
 
@@ -64,6 +69,7 @@ class Holds:
         self._owner = owner
         self._held: dict[Slot, Held] = {}
         self._foreign: dict[Slot, Foreign] = {}
+        self._taken_back: dict[Slot, int] = {}
         self._noticed: list[Foreign | Lapsed] = []
         self._over: list[tuple[Held, int]] = []
         self._listed: Mapping[Slot, Entry] = {}
@@ -94,6 +100,7 @@ class Holds:
     def forgive(self) -> None:
         """Forget what others wrote: those files may be written again."""
         self._foreign.clear()
+        self._taken_back.clear()
 
     def restore(self, helds: Iterable[Held]) -> None:
         """Put values back without the list, whose lock somebody stopped may hold."""
@@ -125,7 +132,7 @@ class Holds:
                 entry = Entry(change.file, found, (), self._owner, reason, now_ns, cgroup_id)
                 if until_ns is not None and found == change.text:
                     raise CgroupError(f"'{change.file}': somebody else has frozen the group")
-            elif found not in (entry.original, *self._ours(entry)):
+            elif found not in (entry.original, *self._ours(entry)) or self._is_taken(entry, found):
                 self._drop([slot])
                 self._foreign[slot] = Foreign(entry, found)
                 return self._foreign[slot]
@@ -174,20 +181,35 @@ class Holds:
     def _look_at(self, holds: Iterable[Held]) -> None:
         listed = dict(self._listed)
         for held in holds:
-            entry = listed.pop(held.slot, None) or self._entry(held)
+            known = listed.pop(held.slot, None)
+            entry = known or self._entry(held)
             found = undo.read_entry(entry)
             if found == held.applied:
                 listed[held.slot] = entry
                 continue
+            taken = known is not None and self._is_taken(known, found)
             self._let_go(held)
             if held.until_ns is not None:
                 continue
-            if found is None or found == held.original:
+            if found is None or (found == held.original and not taken):
                 self._noticed.append(Lapsed(held))
             else:
                 self._foreign[held.slot] = Foreign(entry, found)
                 self._noticed.append(self._foreign[held.slot])
         self._save(listed)
+
+    def _is_taken(self, entry: Entry, found: str | None) -> bool:
+        """Whether a file we hold was put back too often; whoever undoes by the list strikes it off.
+
+        To be asked once each time the file is found so.
+        """
+        held = self._held.get(entry.slot)
+        if held is None or held.until_ns is not None:
+            return False
+        if found != held.original or found == held.applied:
+            return False
+        self._taken_back[entry.slot] = self._taken_back.get(entry.slot, 0) + 1
+        return self._taken_back[entry.slot] >= MOST_TAKEN_BACK
 
     def _let_go(self, held: Held) -> None:
         """It is not held any more."""

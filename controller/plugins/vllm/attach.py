@@ -3,11 +3,13 @@
 import logging
 import os
 import secrets
+import sys
 from pathlib import Path
 from typing import Any
 
 from controller.engines.contract import Hello
 from controller.engines.page import PageError, PageWriter
+from controller.plugins.vllm.allocator import follow
 from controller.plugins.vllm.hand import Hand
 from controller.plugins.vllm.knobs import Limits, offered, traits_of
 from controller.plugins.vllm.kv_cache import KvCache
@@ -62,6 +64,8 @@ def _attached(scheduler: Any) -> Hand:
     if traits.relegates:
         scheduler.waiting = in_turns(scheduler.waiting, hand.turns, hand.turns_failed)
     leased.serve(server)
+    if page is not None and "torch" in sys.modules:
+        follow(sys.modules["torch"], leased.show_allocator, leased.stopped)
     log.info("sits serves the engine contract at %s", path)
     return hand
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from controller.engines.contract import ContractError, Knob
-from controller.engines.page import EngineNow, PageWriter, StepFigures
+from controller.engines.page import Allocator, EngineNow, PageWriter, StepFigures
 from controller.plugins.vllm import figures as at
 from controller.plugins.vllm.figures import no_figures
 from controller.serving.leases import Lease, Leases
@@ -39,6 +39,7 @@ class Leased:
         self.changed = False
         self.deadline_ns = NEVER
         self.in_flight = 0
+        self.stopped = threading.Event()
         self.figures = no_figures()
         self.figures[at.KV_TOTAL] = kv_total
         self._budget = budget
@@ -63,6 +64,7 @@ class Leased:
 
     def stop(self) -> None:
         """The end: no socket and no page stay behind."""
+        self.stopped.set()
         if self._server is not None:
             self._server.stop()
         with self._lock:
@@ -110,6 +112,14 @@ class Leased:
             self.figures[at.DEFERRED] = self.figures[at.LONGEST] = 0
             self._show()
         self._wake()
+
+    # On a thread that looks at the GPU.
+
+    def show_allocator(self, allocator: Allocator) -> None:
+        """Show how the allocator stands."""
+        with self._lock:
+            if self._page is not None:
+                self._page.show_allocator(allocator)
 
     # On the server's thread.
 

@@ -1,4 +1,5 @@
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from controller.limits import cpu, undo, undo_list
 from controller.limits.cgroup import CgroupError, Group, Version
 from controller.limits.change import Change
-from controller.limits.holds import Held, Lapsed
+from controller.limits.holds import MOST_TAKEN_BACK, Held, Lapsed
 from controller.limits.limiter import Limiter
 from controller.limits.undo import Foreign, run_undo
 
@@ -151,6 +152,33 @@ def test_somebody_who_sets_the_original_again_has_not_taken_the_file_over(lab: L
     weight_file(lab.engine).write_text(original)
     assert set_weight(lab, 500).original == original
     assert cpu.read_weight(lab.engine) == 500
+
+
+@pytest.mark.parametrize("found_by", ["check", "set"])
+def test_somebody_who_does_so_again_and_again_has_until_reset(lab: Lab, found_by: str) -> None:
+    file = weight_file(lab.engine)
+    original = file.read_text().strip()
+    for _ in range(MOST_TAKEN_BACK - 1):
+        set_weight(lab, 500)
+        file.write_text(original)
+        if found_by == "check":
+            assert [type(each) for each in lab.limiter.check()] == [Lapsed]
+    set_weight(lab, 500)
+    file.write_text(original)
+    if found_by == "check":
+        assert [type(each) for each in lab.limiter.check()] == [Foreign]
+    assert isinstance(lab.limiter.set_weight(lab.engine, 600, "again"), Foreign)
+    assert file.read_text() == original
+    assert not lab.path.exists()
+    lab.limiter.reset()
+    assert set_weight(lab, 700).original == original
+
+
+def test_the_guard_may_undo_as_often_as_it_has_to(lab: Lab) -> None:
+    for _ in range(2 * MOST_TAKEN_BACK):
+        held = set_weight(lab, 500)
+        lab.undo()
+        assert lab.limiter.check() == (Lapsed(held),)
 
 
 def test_what_the_guard_undid_is_noticed_and_applied_afresh(lab: Lab) -> None:
@@ -295,6 +323,7 @@ class Against(RuleBasedStateMachine):
         }
         self.holds = {key: file.read_text().strip() for key, file in self.files.items()}
         self.ours: dict[tuple[int, str], tuple[str, str]] = {}
+        self.taken: Counter[tuple[int, str]] = Counter()
         self.yielded: set[tuple[int, str]] = set()
 
     @rule(index=groups, kind=kinds, value=st.integers(1, 4))
@@ -307,7 +336,7 @@ class Against(RuleBasedStateMachine):
             if kind == "weight"
             else self.lab.limiter.set_quota(group, value, "model")
         )
-        if key in self.ours and self.holds[key] not in self.ours[key]:
+        if key in self.ours and self._is_theirs(key):
             del self.ours[key]
             self.yielded.add(key)
         if key in self.yielded:
@@ -338,11 +367,11 @@ class Against(RuleBasedStateMachine):
     @rule()
     def check(self) -> None:
         self.lab.limiter.check()
-        for key, (original, applied) in list(self.ours.items()):
+        for key, (_, applied) in list(self.ours.items()):
             if self.holds[key] != applied:
-                del self.ours[key]
-                if self.holds[key] != original:
+                if self._is_theirs(key):
                     self.yielded.add(key)
+                del self.ours[key]
 
     @rule()
     def the_guard_undoes_and_the_limiter_looks(self) -> None:
@@ -358,11 +387,13 @@ class Against(RuleBasedStateMachine):
         self.lab.limiter = self.lab.new_limiter()
         self._put_back(list(self.ours), noticed=False)
         self.yielded.clear()
+        self.taken.clear()
 
     @rule()
     def reset(self) -> None:
         self.lab.limiter.reset()
         self.yielded.clear()
+        self.taken.clear()
 
     @invariant()
     def every_file_holds_what_it_should(self) -> None:
@@ -380,6 +411,14 @@ class Against(RuleBasedStateMachine):
             assert {entry.file: entry.original for entry in listed} == {
                 file: original for file, (original, _) in held.items()
             }
+
+    def _is_theirs(self, key: tuple[int, str]) -> bool:
+        """Whether a file that is ours has another's value, or its first for too often."""
+        original, applied = self.ours[key]
+        if self.holds[key] in (original, applied):
+            self.taken[key] += self.holds[key] != applied
+            return self.holds[key] != applied and self.taken[key] >= MOST_TAKEN_BACK
+        return True
 
     def _put_back(self, keys: list[tuple[int, str]], noticed: bool) -> None:
         for key in keys:
