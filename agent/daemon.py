@@ -29,6 +29,7 @@ from agent.discovery import Discovery
 from agent.exporter import metrics_server
 from agent.gateway import gateway_routes
 from agent.gpu import Gpus
+from agent.gpu_budget import Worth
 from agent.gpu_metrics import GpuFigures
 from agent.gpu_owners import Owners
 from agent.history import Moment
@@ -676,11 +677,22 @@ class Daemon:
             journal_dropped=self._recorder.journal.dropped + self._recorder.dropped,
             canary=self._policies.figures(),
             tier=node.tier,
-            gpu=GpuFigures(self._gpus.look, self._gpus.owners),
+            gpu=GpuFigures(self._gpus.look, self._gpus.owners, self._worth()),
             spans=self._tracing.counts() if self._tracing is not None else SpanCounts(),
             programs=programs,
             programs_counted_s=counted_s,
         )
+
+    def _worth(self) -> dict[str, Worth]:
+        """What each engine's SLO is worth, and how much load it has."""
+        policy = self._policy
+        return {
+            each.name: Worth(
+                policy.class_of(each.service_class).cpu_share,
+                self._advisor.advice(each.name).load_ratio,
+            )
+            for each in policy.engines
+        }
 
 
 def _past(journal: Journal) -> list[EventRow]:

@@ -8,6 +8,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from agent.gpu import Owner
+from agent.gpu_budget import Worth, gpu_shares
 from agent.gpu_model import OFF, STATES, Device, Look
 from agent.gpu_reader import THROTTLES
 
@@ -17,10 +18,11 @@ OTHER: Final = "other"
 
 @dataclass(frozen=True, slots=True)
 class GpuFigures:
-    """The last look, and whose the processes in it are."""
+    """The last look, whose the processes in it are, and what the engines' SLOs are worth."""
 
     look: Look = field(default_factory=lambda: Look(OFF))
     owners: Mapping[int, Owner] = field(default_factory=dict)
+    worth: Mapping[str, Worth] = field(default_factory=dict)
 
 
 def gpu_families(figures: GpuFigures) -> Iterator[Metric]:
@@ -62,6 +64,16 @@ def gpu_families(figures: GpuFigures) -> Iterator[Metric]:
         yield family
     yield from _instances(devices)
     yield from _processes(devices, figures.owners)
+    advised = GaugeMetricFamily(
+        "sits_gpu_advised_share_ratio",
+        "Share of a GPU's time that an engine should have by what its SLO is worth, where engines"
+        " want more than there is. Nobody sets it.",
+        labels=["gpu", "engine"],
+    )
+    for each in devices:
+        for engine, share in gpu_shares(each, figures.owners, figures.worth).items():
+            advised.add_metric([each.name, engine], share)
+    yield advised
 
 
 def _instances(devices: tuple[Device, ...]) -> Iterator[Metric]:

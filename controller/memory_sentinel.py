@@ -47,6 +47,11 @@ HOLD_SLACK: Final = 0.01
 """A neighbour is held to this much above what it has: what is above `memory.high` is reclaimed by
 the very write that sets it, and the loop can't wait for that."""
 
+SHARERS: Final = 64
+"""The least that each of so many neighbours is held to fits the limit: so many targets a policy
+allows unless told otherwise (`agent.max_targets`). A floor that does not go with the limit would
+leave all of a small machine's neighbours alone."""
+
 PAGE: Final = 4096
 """A hold is whole pages, of the smallest size there is."""
 
@@ -101,7 +106,8 @@ class Bound:
 class NeighbourMemory:
     """A neighbour whose memory can be limited: `used` bytes now, never held below `least`.
 
-    `shared` where another engine has it held as well.
+    Under a small limit it may be less: see `SHARERS`. `shared` where another engine has it held as
+    well.
     """
 
     name: str
@@ -268,10 +274,11 @@ def _hold(
     """Neighbours that take from the same memory are held to what they have."""
     holds = dict(memory.holds)
     actions: list[Action] = []
+    most_least = danger.bound.limit // SHARERS // PAGE * PAGE or math.inf
     for each in view.neighbours:
-        old = holds.get(each.name)
-        high = max(each.least, int((1 + HOLD_SLACK) * each.used) // PAGE * PAGE)
-        taken = each.used > each.least if old is None else high < (1 - HOLD_BAND) * old
+        old, least = holds.get(each.name), int(min(each.least, most_least))
+        high = max(least, int((1 + HOLD_SLACK) * each.used) // PAGE * PAGE)
+        taken = each.used > least if old is None else high < (1 - HOLD_BAND) * old
         if danger.bound.covers(each.cgroup) and taken:
             holds[each.name] = high
             actions.append(SetMemoryHigh(each.name, high, old))

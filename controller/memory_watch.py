@@ -10,7 +10,9 @@ from controller.memory_reader import MemoryReader, memory_used
 from controller.memory_sentinel import MemoryView, NeighbourMemory, SentinelMemory
 
 LEAST_BYTES: Final = 64 << 20
-"""No neighbour is held to less."""
+"""No neighbour is held to less where there is as much for 64 of them: some times what an
+interpreter has before it does anything (10 MiB, 25 with NumPy, measured), so that one that was
+started anew, small, is not held at that."""
 
 LOOK_EVERY_NS: Final = 250_000_000
 LOOK_CLOSELY_NS: Final = 50_000_000

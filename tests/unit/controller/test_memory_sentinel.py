@@ -83,17 +83,25 @@ def test_when_that_does_not_help_the_engine_takes_no_more_in() -> None:
 
 
 def test_what_a_held_neighbour_gives_back_it_does_not_get_again() -> None:
-    memory, _ = decide_memory(view(MACHINE, neighbours=(HOG,)), SentinelMemory(), NOW, None)
+    machine = replace(MACHINE, limit=64 * HOG.least, left=64 * HOG.least // 5, growth=500 * MIB)
+    memory, _ = decide_memory(view(machine, neighbours=(HOG,)), SentinelMemory(), NOW, None)
     for used, high in ((303, None), (280, None), (200, 202), (203, None), (10, 64)):
-        seen = view(MACHINE, neighbours=(replace(HOG, used=used * MIB),))
+        seen = view(machine, neighbours=(replace(HOG, used=used * MIB),))
         memory, proposal = decide_memory(seen, memory, NOW, None)
         asked = [each.high for each in proposal.actions] if proposal else []  # type: ignore[union-attr]
         assert asked == ([high * MIB] if high is not None else [])
 
 
-def test_a_neighbour_that_has_no_more_than_its_floor_is_not_held() -> None:
-    small = replace(HOG, used=HOG.least)
-    assert decide_memory(view(MACHINE, neighbours=(small,)), SentinelMemory(), NOW, None)[1] is None
+@pytest.mark.parametrize(("limit", "floor"), [(100_000 * MIB, HOG.least), (512 * MIB, 8 * MIB)])
+def test_a_neighbour_that_has_no_more_than_its_floor_is_not_held(limit: int, floor: int) -> None:
+    """On a small machine the floor is a 64th of it: so many neighbours there may be."""
+    short = replace(MACHINE, limit=limit, left=limit // 10, growth=limit / 20)
+    held = []
+    for used in (floor, floor + MIB):
+        small = replace(HOG, used=used)
+        seen = view(short, neighbours=(small,))
+        held.append(decide_memory(seen, SentinelMemory(), NOW, None)[1] is not None)
+    assert held == [False, True]
 
 
 def test_neighbours_elsewhere_are_left_alone_and_the_engine_is_capped_at_once() -> None:

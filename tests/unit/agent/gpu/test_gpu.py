@@ -11,13 +11,16 @@ import pytest
 
 from agent import gpu as gpu_module
 from agent.gpu import Gpus, Owner
+from agent.gpu_budget import Worth
+from agent.gpu_metrics import GpuFigures, gpu_families
 from agent.gpu_model import FAILED, HUNG, NO_DRIVER, NONE, OFF, OK
 
 from .conftest import MIB, Stub, gpu
 
 PATIENCE_S = 60.0
-ENGINE, HOG, OTHER = 4_000_001, 4_000_002, 4_000_003
+ENGINE, HOG, OTHER, CODE = 4_000_001, 4_000_002, 4_000_003, 4_000_004
 OWNERS = {
+    CODE: Owner("code", "engine", "python3", "/code"),
     ENGINE: Owner("chat", "engine", "python3", "/engine"),
     HOG: Owner("batch", "neighbour", "train", "/batch"),
     OTHER: Owner(None, "", "stranger", "/x"),
@@ -68,6 +71,23 @@ def test_every_figure_of_every_gpu_comes_through(stub: Stub) -> None:
     assert [(p["target"], p["command"], p["sm_percent"]) for p in second["processes"]] == [
         (None, "stranger", 0)
     ]
+
+
+def test_what_engines_should_have_of_a_full_gpu_is_told(stub: Stub) -> None:
+    stub.say(
+        gpu(0, util=100),
+        f"proc 0 {ENGINE} {20_000 * MIB} 60 -1 -1",
+        f"proc 0 {CODE} {5_000 * MIB} 40 -1 -1",
+    )
+    worth = {"chat": Worth(0.25, load_ratio=2.0), "code": Worth(0.7, load_ratio=1.5)}
+    with looking(stub) as gpus:
+        until(gpus, lambda g: g.look.state == OK)
+        figures = GpuFigures(gpus.look, gpus.owners, worth)
+    (family,) = (
+        each for each in gpu_families(figures) if each.name == "sits_gpu_advised_share_ratio"
+    )
+    shares = {each.labels["engine"]: each.value for each in family.samples}
+    assert shares == {"code": pytest.approx(0.6), "chat": pytest.approx(0.4)}
 
 
 def test_mig_instances_come_and_go_with_the_mode_and_use_is_unknown_under_it(stub: Stub) -> None:
