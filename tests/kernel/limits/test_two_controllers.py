@@ -53,7 +53,7 @@ def test_a_value_of_another_controller_is_left_to_it_and_told_within_a_second(
 ) -> None:
     file = yields_to_a_value(loop, kind)
     theirs = file.read_text()
-    loop.loop.stop()
+    loop.limiter.release_all()
     assert file.read_text() == theirs
 
 

@@ -43,7 +43,14 @@ THEIRS: Final = {
 class Turning:
     """A loop whose one neighbour is `group`, and the limiter it looks after."""
 
-    def __init__(self, hierarchies: Hierarchies, group: Group, undo: Path) -> None:
+    def __init__(
+        self,
+        hierarchies: Hierarchies,
+        group: Group,
+        undo: Path,
+        neighbour: NeighbourTarget | None = None,
+    ) -> None:
+        """`neighbour` is the group as discovery has it; without one, a neighbour of no class."""
         self.group = group
         self.now_ns = 1_000_000_000_000
         self.agent = AgentEnd()
@@ -51,10 +58,11 @@ class Turning:
         self._kernel = Kernel(4)
         self._reader = CounterReader(self._kernel.counters_fd, self._kernel.health_fd, 4, 1)
         actuator = Actuator(self.agent.theirs, self.limiter, hierarchies, self._clock)
+        self.hands = actuator.neighbours
         policy, channel = Policy(mode="control"), self.agent.theirs
         self.loop = Loop(policy, channel, self._reader, actuator, 2, self._clock)
-        neighbour = NeighbourTarget("n", 2, group.path, limit=True, min_cores=0.1)
-        self.loop.take(dict(targets_message([], [neighbour])))
+        its = neighbour or NeighbourTarget("n", 2, group.path, limit=True, min_cores=0.1)
+        self.loop.take(dict(targets_message([], [its])))
 
     def _clock(self) -> int:
         return self.now_ns
@@ -81,8 +89,10 @@ class Turning:
 
 
 @contextmanager
-def turning(hierarchies: Hierarchies, group: Group, undo: Path) -> Iterator[Turning]:
-    made = Turning(hierarchies, group, undo)
+def turning(
+    hierarchies: Hierarchies, group: Group, undo: Path, neighbour: NeighbourTarget | None = None
+) -> Iterator[Turning]:
+    made = Turning(hierarchies, group, undo, neighbour)
     try:
         yield made
     finally:
