@@ -290,7 +290,7 @@ def _hold(
 def _cap(
     view: MemoryView, memory: SentinelMemory, danger: Danger, now_ns: int, engine: Cappable
 ) -> SentinelMemory:
-    """No more than run now; fewer, if what is left is not enough, or if that did not help."""
+    """No more than run now; fewer, if what is left is not enough, or is not known to be."""
     if memory.cap is not None and now_ns - memory.capped_ns < CAP_DWELL_NS:
         return memory
     value = memory.cap if memory.cap is not None else engine.value
@@ -302,7 +302,9 @@ def _cap(
         wanted = engine.running + more
     else:
         wanted = engine.running + min(0.0, more)
-        if memory.cap is not None and danger.growing:
+        # growth that ends with those that run is what the cap was planned for
+        planned = 0 <= more < math.inf
+        if memory.cap is not None and danger.growing and not planned:
             wanted = min(wanted, CAP_CUT * value)
     cap = float(max(engine.least, min(value, math.floor(wanted) if wanted < value else value)))
     saved = engine.value if memory.cap is None else memory.saved

@@ -169,6 +169,18 @@ def test_an_engine_that_keeps_what_requests_had_is_soon_free_again() -> None:
     assert len(engine.running) >= 80
 
 
+@pytest.mark.parametrize("per_tick", [1, 4, 30])
+def test_growth_that_was_planned_for_costs_no_more_than_caution(per_tick: int) -> None:
+    """Half of what the four that fit would do is not given away, though memory nearly runs out."""
+    watched = small(per_tick)
+    watched.run(5)
+    watched.run(20, most=4)
+    before = watched.engine.answered
+    watched.run(60, most=14)
+    four = 4 * 60 / 0.05 * per_tick / 300
+    assert watched.engine.answered - before > 0.6 * four
+
+
 def test_where_memory_holds_all_that_may_run_nothing_is_capped() -> None:
     watched = small(4)
     watched.engine.limit = 4000 * MIB
