@@ -171,7 +171,7 @@ def test_an_engine_that_keeps_what_requests_had_is_soon_free_again() -> None:
 
 @pytest.mark.parametrize("per_tick", [1, 4, 30])
 def test_growth_that_was_planned_for_costs_no_more_than_caution(per_tick: int) -> None:
-    """Half of what the four that fit would do is not given away, though memory nearly runs out."""
+    """Six tenths at least of what four at a time would do: that many fit, and nearly fill it."""
     watched = small(per_tick)
     watched.run(5)
     watched.run(20, most=4)
