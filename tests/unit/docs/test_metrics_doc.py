@@ -3,6 +3,8 @@ from pathlib import Path
 
 from prometheus_client.metrics_core import Metric
 
+from agent.gpu import Owner
+from agent.gpu_budget import Worth
 from agent.gpu_metrics import GpuFigures
 from agent.gpu_model import OK, Device, GpuProcess, Instance, Look
 from agent.metrics import EngineFigures, Figures, FiguresCollector
@@ -115,10 +117,12 @@ def families() -> Iterator[Metric]:
                         temperature_c=3.0,
                         throttled=(),
                         instances=(Instance("0/1/0", "", 2, 1),),
-                        processes=(GpuProcess(7, 1, 1.0),),
+                        processes=(GpuProcess(7, 1, 60.0), GpuProcess(8, 1, 40.0)),
                     ),
                 ),
-            )
+            ),
+            {7: Owner("chat", "engine", "", ""), 8: Owner("code", "engine", "", "")},
+            {"chat": Worth(0.7), "code": Worth(0.25)},
         ),
         canary=CanaryFigures(True, {}, {"chat": {"old": ARM, "new": ARM}}),
     )
