@@ -36,7 +36,9 @@ def gpu_shares(
     used: dict[str, float] = {}
     for each in device.processes:
         owner = owners.get(each.pid)
-        if owner is None or owner.kind != ENGINE or owner.target not in worth:
+        if owner is None or owner.target is None:
+            continue
+        if owner.kind != ENGINE or owner.target not in worth:
             continue
         if each.sm_percent is None:
             return {}

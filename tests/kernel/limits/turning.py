@@ -119,14 +119,16 @@ def yields_to_a_value(loop: Turning, kind: str) -> Path:
 
 def yields_to_the_first_value(loop: Turning, kind: str, most: int) -> Path:
     """Another controller writes what was there before, `most` times; the file is his then."""
+    file, first = Path(), ""
     for turn in range(most):
         held = SETTERS[kind](loop.limiter, loop.group)
         assert isinstance(held, Held)
-        held.file.write_text(held.original)
+        file, first = held.file, held.original
+        file.write_text(first)
         loop.turn(1)
-        assert len(loop.told("limit_lapsed", held.file)) == min(turn + 1, most - 1)
-    (event,) = loop.told("foreign_write", held.file)
-    assert event["detail"]["found"] == held.original
+        assert len(loop.told("limit_lapsed", file)) == min(turn + 1, most - 1)
+    (event,) = loop.told("foreign_write", file)
+    assert event["detail"]["found"] == first
     assert isinstance(SETTERS[kind](loop.limiter, loop.group), Foreign)
     assert loop.limiter.held() == ()
-    return held.file
+    return file
