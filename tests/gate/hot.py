@@ -1,11 +1,10 @@
 """The paths of ours that run most often, each as a function that takes it once.
 
-Run as `python -m tests.gate.hot`: takes each path again and again, and calls C's `a64l`, which
+Run as `python -m tests.gate.hot`: takes each path again and again, and calls C's `ctermid`, which
 nothing else here does, before, after `TIMES` turns, and after twice as many more. So an observer of
 the process can tell what lies between. Prints the paths' names, in order.
 """
 
-import ctypes
 import gc
 import json
 import mmap
@@ -148,12 +147,10 @@ def turns(path: Turn, times: int) -> None:
 
 def main() -> None:
     """All paths, in a process that is observed."""
-    a64l = ctypes.CDLL(None).a64l
-    empty = b""
     each = paths(Path(os.environ["GATE_DIRECTORY"]))
     gc.collect()
     gc.disable()
-    print(json.dumps(take(each, lambda: a64l(empty))))
+    print(json.dumps(take(each, os.ctermid)))
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ def _observed(directory: Path) -> list[str]:
         "valgrind",
         "--tool=callgrind",
         f"--callgrind-out-file={directory}/out",
-        "--dump-before=a64l",
+        "--dump-before=ctermid",
         sys.executable,
         "-S",  # nothing but our own modules is needed, and each import takes seconds here
         "-m",

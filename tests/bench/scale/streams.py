@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
+import psutil
+
 from tests.bench.ground import Ground, Part, private_bpffs
 from tests.bench.scale.slow_server import CHUNK, EVENT, HEAD, LAST
-from tests.bench.scale.usage import usage
+from tests.bench.scale.usage import MB, usage
 from tests.kernel.agent.rig import Site, Sitsd
 from tests.kernel.agent.waiting import becomes
 from tests.kernel.bpf.child import child
@@ -70,12 +72,14 @@ def _measure(ground: Ground, count: int, seconds: float, *, cut: bool) -> Part:
             told = {} if cut else numbers(server.answer())
             got = numbers(clients.answer())
         seen = ended(sitsd, count)
+        rss_mb = psutil.Process(sitsd.process.pid).memory_info().rss / MB
         counted = totals(sitsd)
         health = sitsd.api.status()["health"]
     # what left before the kill is what came
     sent = {port: (size - len(HEAD)) // len(CHUNK) for port, size in got.items()} if cut else told
     wrong = differences(sent, got, seen, cut=cut)
     return cost.as_dict() | {
+        "agent_rss_mb_after": round(rss_mb, 1),
         "streams": count,
         "at_once": under_way["streams_active"],
         "ended": len(seen),

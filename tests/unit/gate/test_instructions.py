@@ -14,7 +14,7 @@ def test_a_turn_is_what_twice_as_many_turns_took_beyond_so_many() -> None:
 
 
 def test_the_total_of_a_dump_is_read_from_its_head() -> None:
-    assert total_of("desc: Trigger: --dump-before=a64l\n\nevents: Ir\nsummary: 6012\n") == 6012
+    assert total_of("desc: Trigger: --dump-before=ctermid\n\nevents: Ir\nsummary: 6012\n") == 6012
 
 
 def test_a_file_without_a_total_is_no_dump() -> None:
