@@ -10,6 +10,7 @@ import socket
 import struct
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
+from operator import attrgetter, sub
 from typing import Any, Final
 
 from bpf.histogram import SLOTS
@@ -150,9 +151,10 @@ class Counters:
 
     def since(self, earlier: "Counters") -> "Counters":
         """What came after `earlier` was read."""
-        return Counters(
-            *(getattr(self, name) - getattr(earlier, name) for name in Counters.__slots__)
-        )
+        return Counters(*map(sub, _FIELDS(self), _FIELDS(earlier)))
+
+
+_FIELDS: Final = attrgetter(*Counters.__slots__)
 
 
 @dataclass(frozen=True, slots=True)

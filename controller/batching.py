@@ -1,7 +1,7 @@
 """The engine's batching: budget, running cap, relegation; from the step model, under the guards."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -14,6 +14,7 @@ from controller.admission import (
     relegation_point,
 )
 from controller.attribution import LONG_STEP_SHARE, ON_THE_WAY, STOPS, Cause
+from controller.changed import changed
 from controller.engines.contract import Knob
 from controller.engines.page import EngineNow
 from controller.feasibility import EVERYTHING, Room, within
@@ -115,36 +116,39 @@ def decide_batch(
     memory, window = _window(view, memory, signals, engine, model)
     point |= window
     changed_at = engine.steps if retuned else memory.changed_at_step
-    reason = _window_reason(view, signals, model) if window else ""
-    reason = reason or _reason(view, model, engine, cause)
-    return proposed(view, memory, point, replace(memory, changed_at_step=changed_at), reason)
+
+    def why() -> str:
+        return (
+            _window_reason(view, signals, model) if window else _reason(view, model, engine, cause)
+        )
+
+    return proposed(view, memory, point, changed(memory, changed_at_step=changed_at), why)
 
 
 def proposed(
     view: BatchView,
     memory: BatchMemory,
     point: Mapping[str, float],
-    changed: BatchMemory,
-    reason: str,
+    moved: BatchMemory,
+    why: Callable[[], str],
 ) -> tuple[BatchMemory, Proposal | None]:
-    """What it takes to go from the point held to `point`; `changed` is kept if anything does.
+    """What it takes to go from the point held to `point`; `moved` is kept if anything does.
 
-    What there is no memory for is left as it is.
+    What there is no memory for is left as it is. `why` is asked only for a change.
     """
     point, clipped = within(view.room, point, memory.point, view.knobs)
-    if clipped:
-        reason = f"{reason}; {clipped}" if reason else clipped
     held = {name: value for name, value in point.items() if value != view.knobs[name].start}
     if held == memory.point:
         return memory, None
-    changed = replace(changed, point=held)
+    reason = "; ".join(each for each in (why(), clipped) if each)
+    moved = replace(moved, point=held)
     # what was held before is named too: it goes back to its start value
     point = {name: value for name, value in point.items() if name in held or name in memory.point}
     old = {name: memory.point.get(name, view.knobs[name].start) for name in point}
     if not held:
-        return changed, Proposal((ReleaseKnobs(dict(memory.point)),), reason)
+        return moved, Proposal((ReleaseKnobs(dict(memory.point)),), reason)
     # the whole point, so that one answer tells that all of it is in force
-    return changed, Proposal((SetKnobs(point, old),), reason)
+    return moved, Proposal((SetKnobs(point, old),), reason)
 
 
 def offered(view: BatchView, memory: BatchMemory) -> BatchMemory:
@@ -195,7 +199,7 @@ def _window(
         view.change_ns,
     )
     window, wanted = choose_window(view.knobs[WINDOW], memory.point, memory.window, model, demand)
-    return replace(memory, window=window), {} if wanted is None else {WINDOW: wanted}
+    return changed(memory, window=window), {} if wanted is None else {WINDOW: wanted}
 
 
 def _modelled(

@@ -22,6 +22,7 @@ from controller.batching import (
     offered,
     proposed,
 )
+from controller.changed import changed
 from controller.engines.page import Step
 from controller.gate import Gate, decide_gate, is_gate
 from controller.gate import after as gate_after
@@ -90,7 +91,7 @@ def learn_steps(
     disturbed = signals.neighbour_pressure > disturbed_share or bool(
         signals.throttled_ns or signals.memory_ns or signals.stall
     )
-    return replace(state, model=learn(state.model, steps, disturbed))
+    return changed(state, model=learn(state.model, steps, disturbed))
 
 
 def decide(
@@ -100,7 +101,7 @@ def decide(
 
     `attainment` is the share of streams that must be good, as in the policy.
     """
-    state = replace(state, disturbed=state.disturbed or cause in STOPS)
+    state = changed(state, disturbed=state.disturbed or cause in STOPS)
     state = _idle_since(state, signals)
     forced = _by_memory(view, state, signals)
     if forced is not None:
@@ -124,7 +125,7 @@ def decide(
         state = replace(state, share=step_share(view, state.model, state.load))
     if is_gate(view, signals.engine):
         batch, proposal = decide_gate(view, state.batch, signals, state.gate, cause)
-        return replace(state, batch=batch), proposal
+        return changed(state, batch=batch), proposal
     batch, proposal = decide_batch(
         view,
         state.batch,
@@ -135,7 +136,7 @@ def decide(
         state.most_queued,
         state.load.prompt_per_answer,
     )
-    return replace(state, batch=batch), proposal
+    return changed(state, batch=batch), proposal
 
 
 def _by_memory(
@@ -154,9 +155,9 @@ def _by_memory(
     else:
         return None
     at_step = signals.engine.steps if signals.engine is not None else memory.changed_at_step
-    changed = replace(memory, changed_at_step=at_step)
+    moved = replace(memory, changed_at_step=at_step)
     point = {**memory.point, RUNNING: wanted}
-    batch, proposal = proposed(view, memory, point, changed, reason)
+    batch, proposal = proposed(view, memory, point, moved, lambda: reason)
     return (replace(state, batch=batch), proposal) if proposal is not None else None
 
 
@@ -164,7 +165,7 @@ def _idle_since(state: CoreState, signals: Signals) -> CoreState:
     """By the engine's own count: what the kernel counts may be its metrics being asked for."""
     engine = signals.engine
     if engine is None or engine.running or engine.waiting:
-        return replace(state, idle_ns=None)
+        return changed(state, idle_ns=None)
     if engine.requests_total == state.requests_total and state.idle_ns is not None:
         return state
     return replace(state, idle_ns=signals.now_ns, requests_total=engine.requests_total)

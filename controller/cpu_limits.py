@@ -11,6 +11,7 @@ from typing import Final
 
 from controller.actions import Proposal, ReleaseLimit, SetWeight
 from controller.attribution import OUTSIDE, Cause
+from controller.changed import changed
 from controller.neighbour_limits import (
     QUIET_CORES,
     WEIGHT_BAND,
@@ -80,7 +81,7 @@ def decide_cpu(
     """
     now_ns = signals.now_ns
     if not signals.idle:
-        memory = replace(memory, idle_ns=None)
+        memory = changed(memory, idle_ns=None)
     elif memory.idle_ns is None:
         memory = replace(memory, idle_ns=now_ns)
     if cause is not Cause.NONE and cause not in OUTSIDE:
@@ -88,7 +89,7 @@ def decide_cpu(
         memory = replace(memory, calm_ns=None, hold=hold)
         step = _tighten if cause is Cause.NEIGHBOUR_CPU else _keep
     else:
-        memory = replace(memory, calm_ns=now_ns if memory.calm_ns is None else memory.calm_ns)
+        memory = changed(memory, calm_ns=now_ns if memory.calm_ns is None else memory.calm_ns)
         step = _relax
     lowered = _lower(view, memory, now_ns)
     if lowered is not None:
@@ -112,8 +113,8 @@ def _lower(
     if now_ns - memory.weight_ns < WEIGHT_DWELL_NS:
         return None
     reason = "the engines that share its CPUs want more than there is: each gets its part"
-    changed = replace(memory, weight=view.max_weight, weight_ns=now_ns)
-    return changed, Proposal((SetWeight(view.max_weight, held),), reason)
+    lowered = replace(memory, weight=view.max_weight, weight_ns=now_ns)
+    return lowered, Proposal((SetWeight(view.max_weight, held),), reason)
 
 
 def _tighten(
@@ -132,8 +133,8 @@ def _tighten(
             if now_ns - memory.weight_ns < WEIGHT_DWELL_NS:
                 return memory, None
             raised = min(view.max_weight, weight * WEIGHT_FACTOR)
-            changed = replace(memory, weight=raised, weight_ns=now_ns, raised=True)
-            return changed, Proposal((SetWeight(raised, weight),), reason)
+            stepped = replace(memory, weight=raised, weight_ns=now_ns, raised=True)
+            return stepped, Proposal((SetWeight(raised, weight),), reason)
     failing_since_ns = max(memory.weight_ns, memory.trouble_ns or now_ns)
     if now_ns - failing_since_ns < QUOTA_AFTER_NS:
         return memory, None
@@ -173,14 +174,14 @@ def _relax(view: CpuView, memory: CpuMemory, signals: Signals) -> tuple[CpuMemor
         if own is None
         else SetWeight(own, memory.weight)
     )
-    changed = replace(memory, weight=own, weight_ns=now_ns, raised=False)
-    return changed, Proposal((action,), why)
+    eased = replace(memory, weight=own, weight_ns=now_ns, raised=False)
+    return eased, Proposal((action,), why)
 
 
 def _weigh(view: CpuView, memory: CpuMemory, now_ns: int) -> tuple[CpuMemory, Proposal | None]:
     """The weights that tenants have by themselves, the engine's own and its neighbours'."""
     hold, actions = weigh_tenants(view.neighbours, memory.hold, now_ns)
-    memory = replace(memory, hold=hold)
+    memory = changed(memory, hold=hold)
     own, held = view.tenant_weight, memory.weight
     if view.base_weight is not None and not memory.raised:
         if own is None and held is not None:

@@ -194,7 +194,7 @@ def decide_gate(
         f"{gate.capacity_rps(engine.max_running):.1f} requests a second get through, and waiting"
         f" may take {gate.share:.0%} of a TTFT SLO of {view.slo.ttft_ms:g} ms"
     )
-    return proposed(view, memory, point, memory, reason)
+    return proposed(view, memory, point, memory, lambda: reason)
 
 
 def _limit(

@@ -16,6 +16,7 @@ from controller.actions import Proposal
 from controller.actuator import Actuator
 from controller.backpressure import Queues
 from controller.batching import BatchMemory
+from controller.changed import changed
 from controller.cpu_limits import CpuMemory
 from controller.engines.client import EngineClient
 from controller.engines.link import EngineLink
@@ -270,7 +271,7 @@ class Loop:
         hands = self._actuator.neighbours
         for watch, faced_with in faced:
             # what the engine before decided about the neighbours holds for this one too
-            inputs = replace(faced_with, cpu=replace(faced_with.cpu, hold=hands.hold))
+            inputs = changed(faced_with, cpu=changed(faced_with.cpu, hold=hands.hold))
             proposal = decide_memory_for(watch, inputs, self._actuator.event)
             if proposal is not None:
                 decisions.append((watch, inputs, proposal))
@@ -278,7 +279,7 @@ class Loop:
             hands.hold = watch.cpu.hold
             if proposal is not None:
                 decisions.append((watch, inputs, proposal))
-            watch.core, proposal = decide_batch_of(inputs)
+            watch.core, proposal = decide_batch_of(inputs, watch.sentinel)
             if proposal is not None:
                 decisions.append((watch, inputs, proposal))
         return decisions

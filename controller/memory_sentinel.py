@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from controller.actions import Action, Proposal, ReleaseLimit, SetMemoryHigh
+from controller.changed import changed
 from controller.memory_plan import moved, room_for
 
 HORIZON_S: Final = 10.0
@@ -223,6 +224,8 @@ class SentinelMemory:
 
 def danger_of(view: MemoryView) -> Danger | None:
     """Whether memory is running out: by what is left, by the forecast, by what the kernel says."""
+    if not (view.bounds or view.pressed):
+        return None
     for bound in sorted(view.bounds, key=lambda each: each.share_left):
         left = f"{_size(bound.left)} of {_size(bound.limit)} {_place(bound)} are left"
         horizon_s = FAR_S if bound.share_left < LEAST else HORIZON_S
@@ -252,7 +255,7 @@ def decide_memory(
 
     `engine` is None where its running cap can't be set now; a cap held is then no more.
     """
-    memory = replace(memory, restore=None)
+    memory = changed(memory, restore=None)
     if engine is None and memory.cap is not None:
         memory = replace(memory, cap=None, saved=None, cap_why="")
     danger = danger_of(view)

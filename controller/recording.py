@@ -11,6 +11,7 @@ from typing import Any, Final
 from controller.actions import Proposal
 from controller.attribution import Cause
 from controller.batching import RUNNING, BatchView
+from controller.changed import changed
 from controller.codec import decode, encode
 from controller.core import CoreState, decide
 from controller.cpu_limits import CpuMemory, CpuView, decide_cpu
@@ -90,13 +91,19 @@ def decide_cpu_of(inputs: Inputs) -> tuple[CpuMemory, Proposal | None]:
     return cpu, proposal
 
 
-def decide_batch_of(inputs: Inputs) -> tuple[CoreState, Proposal | None]:
-    """What the decision core makes of it; nothing where knobs can't be set."""
+def decide_batch_of(
+    inputs: Inputs, sentinel: SentinelMemory | None = None
+) -> tuple[CoreState, Proposal | None]:
+    """What the decision core makes of it; nothing where knobs can't be set.
+
+    `sentinel` is what `decide_memory_of` made of the same inputs, None if it was not asked.
+    """
     if inputs.batch_view is None:
         return inputs.core, None
-    sentinel, _ = decide_memory_of(inputs)
+    if sentinel is None:
+        sentinel, _ = decide_memory_of(inputs)
     room = room_of(inputs.memory_view, sentinel, inputs.signals.engine)
-    view = replace(inputs.batch_view, room=room)
+    view = changed(inputs.batch_view, room=room)
     return decide(view, inputs.core, inputs.signals, inputs.cause, inputs.slo.attainment)
 
 
