@@ -151,8 +151,11 @@ class EngineLink:
 
     @property
     def last_epoch(self) -> int:
-        """The last epoch the engine took, as far as is known; the next write's is above it."""
-        return self._epoch
+        """The last epoch the engine took, as far as is known; the next write's is above it.
+
+        Its page tells also of what others wrote.
+        """
+        return max(self._epoch, self.now.epoch if self.now is not None else 0)
 
     def prepare(
         self, values: Mapping[str, float], epoch: int, lease_ms: int, term_ms: int, now_ns: int
