@@ -1,7 +1,7 @@
 """Who sets the engine's knobs during a run: nobody, a fixed point, AIMD, or sitsd."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -132,6 +132,7 @@ class SitsHand:
         try:
             status = self._sits.client.status()
             decided = list(self._sits.decided_since(self._since_ns))
+            events = self._sits.client.journal()["events"]
         except ClientError as error:
             raise RigError(f"sitsd did not come through the run: {error}") from None
         acks = [each["ack"] for each in decided]
@@ -144,4 +145,14 @@ class SitsHand:
             "loop": status["loop"],
             "model": status["engines"][0]["model"],
             "problems": status["problems"],
+            "point_after_s": self._point_after_s(decided, events),
         }
+
+    def _point_after_s(
+        self, decided: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]
+    ) -> float | None:
+        """Seconds from when it had the engine to its first point by the step model."""
+        seen = [e["mono_ns"] for e in events if e["kind"] == "engine_seen"]
+        points = [each["mono_ns"] for each in decided if each["reason"].startswith("a step of")]
+        known = [at_ns for at_ns in seen if at_ns >= self._since_ns]
+        return (min(points) - min(known)) / 1e9 if points and known else None

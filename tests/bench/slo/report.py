@@ -80,6 +80,12 @@ def _ms(value: float | None) -> str:
     return "–" if value is None else f"{value:.4g}"
 
 
+_TIMES: Final = {
+    "holds_from_s": "SLO holds after s",
+    "point_after_s": "a point by its model after s",
+}
+
+
 def _ratios(scenario: Mapping[str, Any]) -> list[tuple[str, float | None]]:
     found = [(key, value) for key, value in scenario.items() if key.startswith("goodput_ratio")]
     for contender in ("default", "sits"):
@@ -87,8 +93,9 @@ def _ratios(scenario: Mapping[str, Any]) -> list[tuple[str, float | None]]:
         if "goodput_share_of_peak" in entry:
             found.append((f"{contender} share of peak", entry["goodput_share_of_peak"]))
     found += [
-        (f"{name}: SLO holds after s", scenario[name]["holds_from_s"])
+        (f"{name}: {words}", scenario[name][figure])
         for name in ("cold", "warm")
+        for figure, words in _TIMES.items()
         if "times" in scenario.get(name, {})
     ]
     return found

@@ -22,6 +22,8 @@ from .watch import LOOK_EVERY_S
 STARTS_AT: Final = 0.25
 """Share of the window that is over when sitsd starts: until then nobody holds the engine."""
 
+FIGURES: Final = ("holds_from_s", "point_after_s")
+
 HOLDS: Final = 0.95
 """Share of good requests."""
 
@@ -36,6 +38,7 @@ def restart(bench: Bench, extent: Extent) -> dict[str, Any]:
         **talk.as_dict(),
         "share_of_capacity": STEADY_SHARE,
         "holds_from": f"the next 2 s of requests are {HOLDS:.0%} good; counted from sitsd's start",
+        "point_after": "its first point by the step model; counted from when it had the engine",
     }
     runs: dict[str, list[Run]] = {"cold": [], "warm": []}
     times: dict[str, list[dict[str, float | None]]] = {"cold": [], "warm": []}
@@ -49,13 +52,13 @@ def restart(bench: Bench, extent: Extent) -> dict[str, Any]:
             times[name].append(_times(run))
     for name, made in runs.items():
         found[name] = {**summary(made), "times": times[name]}
-        held = [each["holds_from_s"] for each in times[name]]
-        all_held = [each for each in held if each is not None]
-        found[name]["holds_from_s"] = (
-            statistics.median(all_held) if len(all_held) == len(held) else None
-        )
-    cold, warm = (found[name]["holds_from_s"] for name in ("cold", "warm"))
-    found["warm_over_cold"] = warm / cold if warm is not None and cold else None
+        for figure in FIGURES:
+            known = [each[figure] for each in times[name]]
+            there = [each for each in known if each is not None]
+            found[name][figure] = statistics.median(there) if len(there) == len(known) else None
+    for figure in FIGURES:
+        cold, warm = (found[name][figure] for name in ("cold", "warm"))
+        found[f"{figure}_warm_over_cold"] = warm / cold if warm is not None and cold else None
     return found
 
 
@@ -63,6 +66,7 @@ def _times(run: Run) -> dict[str, float | None]:
     until_ns = max(each.sent_ns for each in run.records)
     return {
         "ready_s": run.seen["ready_s"],
+        "point_after_s": run.seen["point_after_s"],
         "holds_from_s": holds_from_s(run.records, run.slo, run.seen["started_ns"], until_ns, HOLDS),
     }
 
