@@ -35,6 +35,7 @@ from controller.ranks import merged
 from controller.recording import Inputs, Recordings, decide_batch_of, decide_cpu_of
 from controller.rollback import Trial
 from controller.signals import Signals
+from controller.timer import Timer
 from controller.timing import Timing
 from controller.warm import SAVE_NS, Learnt, parse_learnt
 from controller.watch import THROTTLING_EVERY_NS, EngineWatch
@@ -122,14 +123,16 @@ class Loop:
         self._selector.register(self._channel, selectors.EVENT_READ, self._on_agent)
         if edges is not None:
             self._selector.register(edges, selectors.EVENT_READ, edges.consume)
+        timer = Timer()
+        self._selector.register(timer, selectors.EVENT_READ, timer.clear)
         due_ns = self._clock()
         try:
             while True:
                 wake_ns = due_ns
                 if self._edge_ns is not None:
                     wake_ns = min(due_ns, self._last_tick_ns + EDGE_SPACING_NS)
-                wait_s = max(0, wake_ns - self._clock()) / 1e9
-                self.listen(wait_s)
+                timer.set(wake_ns - self._clock())
+                self.listen(None)
                 now_ns = self._clock()
                 on_edge = (
                     self._edge_ns is not None and now_ns - self._last_tick_ns >= EDGE_SPACING_NS
@@ -145,9 +148,10 @@ class Loop:
             pass
         finally:
             self.stop()
+            timer.close()
 
-    def listen(self, wait_s: float) -> None:
-        """Take in what comes within `wait_s`: the agent's messages, engines' answers, edges."""
+    def listen(self, wait_s: float | None) -> None:
+        """Take in what comes within `wait_s`, or whenever: messages, engines' answers, edges."""
         for key, _ in self._selector.select(wait_s):
             key.data()
         now_ns = self._clock()
