@@ -39,6 +39,7 @@ from controller.timer import Timer
 from controller.timing import Timing
 from controller.warm import SAVE_NS, Learnt, parse_learnt
 from controller.watch import THROTTLING_EVERY_NS, EngineWatch
+from controller.watch_status import status_of
 from controller.wire import Channel, EngineTarget, Message, parse_targets
 
 STATUS_EVERY_NS: Final = 250_000_000
@@ -492,7 +493,7 @@ class Loop:
             "type": "status",
             "mode": self._mode,
             "engines": {
-                name: merged(each.status() for each in (watch, *self._ranks.of(watch)))
+                name: merged(status_of(each) for each in (watch, *self._ranks.of(watch)))
                 for name, watch in self._engines.items()
             },
             "neighbours": {

@@ -7,18 +7,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from bpf.layout import Counters
-from controller.attribution import MEANING, Cause, Verdict, attribute
+from controller.attribution import Cause, Verdict, attribute
 from controller.backpressure import Backpressure, Queues, backpressure, send_pressure
 from controller.batching import BatchMemory, BatchView
 from controller.core import SLOW_NS, CoreState, learn_steps, phase_ns
 from controller.cpu_limits import CpuMemory, CpuView
-from controller.engines.link import OWNER, EngineLink
+from controller.engines.link import EngineLink
 from controller.engines.page import STEP_SLOTS, EngineNow, Step
 from controller.figures import Figures
-from controller.fragmentation import of_allocator
 from controller.limits.cgroup import Group
 from controller.memory_sentinel import MemoryView, SentinelMemory
-from controller.memory_watch import MemoryWatch, memory_status
+from controller.memory_watch import MemoryWatch
 from controller.policy_model import Engine, Mode
 from controller.predict.buckets import BUCKET_NS, Buckets
 from controller.predict.chooser import Chooser, Outlook
@@ -79,7 +78,8 @@ class EngineWatch:
         self.group_detail = ""
         socket = socket or policy.admin_socket
         self.link = EngineLink(socket, lease_ms) if socket else None
-        self._is_removed = False
+        self.is_removed = False
+        """Whether the socket is gone while its connection lasts."""
         self.core = CoreState(slow_after_ns=SLOW_NS + phase_ns(row))
         self.memory = MemoryWatch(group)
         self.sentinel = SentinelMemory()
@@ -104,7 +104,8 @@ class EngineWatch:
         # half a second from layer 2, so that no tick of an engine has both
         self._buckets = Buckets(BUCKET_NS + (phase_ns(row) + SLOW_NS // 2) % SLOW_NS)
         self._chooser = Chooser(OUTLOOK_S, PLANNED_SHARE)
-        self._loads: deque[tuple[int, ...]] = deque(maxlen=LOADS_KEPT)
+        self.loads: deque[tuple[int, ...]] = deque(maxlen=LOADS_KEPT)
+        """The engine's queues, the newest last."""
 
     def take(
         self,
@@ -194,8 +195,11 @@ class EngineWatch:
         return self._chooser.outlook
 
     @property
-    def _is_paused(self) -> bool:
-        return self.signals is not None and self.signals.now_ns < self.core.trial.paused_until_ns
+    def paused(self) -> str:
+        """Why nothing is decided for a while, empty while it is."""
+        trial = self.core.trial
+        waits = self.signals is not None and self.signals.now_ns < trial.paused_until_ns
+        return trial.reason if waits else ""
 
     @property
     def filled(self) -> float:
@@ -244,7 +248,7 @@ class EngineWatch:
         if self._pressure_reader is not None:
             self.group_pressure = self._pressure_reader.read()
         if self.link is not None:
-            self._is_removed = self.link.client is not None and not self.link.path.exists()
+            self.is_removed = self.link.client is not None and not self.link.path.exists()
 
     def close(self) -> None:
         """Close what is open."""
@@ -339,82 +343,6 @@ class EngineWatch:
             return 0
         return prompt_class(now.prompt_tokens_total / now.requests_total)
 
-    def status(self) -> dict[str, Any]:
-        """The engine's part of a `status` message."""
-        link, model = self.link, self.core.model
-        return {
-            "admin": {
-                "state": "none" if link is None else str(link.state),
-                "detail": "the policy names no admin socket" if link is None else link.detail,
-            },
-            "admin_sockets": [] if link is None else [self.socket_status(link)],
-            "engine": _identity(link),
-            "knobs": _knobs(link, self.core.batch.point),
-            "now": _now(link.now if link is not None else None),
-            "doubt": self.figures.doubt.why if self.figures.doubt is not None else "",
-            "loads": list(self._loads),
-            "backpressure": {
-                "value": self.pressure.value,
-                "accept": self.pressure.accept,
-                "queue": self.pressure.queue,
-                "send": self.pressure.send,
-                "kv": self.pressure.kv,
-                "cpu": self.pressure.cpu,
-                "injected": self.pressure.injected,
-            },
-            "cause": str(self.verdict.cause),
-            "cause_meaning": MEANING[self.verdict.cause],
-            "evidence": dict(self.verdict.evidence),
-            "cause_ns": dict(self.cause_ns),
-            "lost": {
-                "throttled_ns": self.throttled_ns,
-                "memory_ns": self.group_pressure.memory_ns,
-                "limit_hits": self.group_pressure.limit_hits,
-                "major_faults": self.group_pressure.major_faults,
-            },
-            "cpu_weight": None
-            if self.base_weight is None
-            else {"value": self.cpu.weight or self.base_weight, "base": self.base_weight},
-            "group_detail": self.group_detail,
-            "memory": memory_status(self.memory.view, self.sentinel)
-            | {"gpu_fragmentation": of_allocator(link.allocator() if link is not None else None)},
-            "model": {
-                "trusted": model.trusted,
-                "base_ms": model.base_ms,
-                "prefill_ms": model.prefill_ms,
-                "decode_ms": model.decode_ms,
-                "kv_ms": model.kv_ms,
-                "error": model.error,
-                "steps": model.steps,
-            },
-            "plan": {
-                "margin": self.core.trim.margin,
-                "prompt_tokens_per_s": self.outlook.plan,
-                "predictor": self.outlook.predictor,
-                "roll_backs": self.core.trial.roll_backs,
-                "paused": self.core.trial.reason if self._is_paused else "",
-            },
-        }
-
-    def socket_status(self, link: EngineLink) -> dict[str, Any]:
-        """How one admin socket stands."""
-        lease = link.lease
-        return {
-            "key": self.key,
-            "socket": str(link.path),
-            "state": str(link.state),
-            "detail": link.detail,
-            "engine": _identity(link),
-            "knobs": _knobs(link, self.core.batch.point),
-            "pending": dict(link.pending),
-            "lease": None
-            if lease is None
-            else {"owner": lease.owner, "ours": lease.owner == OWNER, "ends_ns": lease.ends_ns},
-            "last_ack": link.last_ack,
-            "removed": self._is_removed,
-            "by_hand": self.by_hand,
-        }
-
     def _used_ns(self) -> int | None:
         """Asked while nothing comes of the work: then why has to be known soon too."""
         self.look()
@@ -439,9 +367,9 @@ class EngineWatch:
     def _keep_load(self, now_ns: int, engine: EngineNow | None) -> None:
         """The engine's queues once every `LOAD_EVERY_NS` of the clock, for the agent's stages."""
         index = now_ns // LOAD_EVERY_NS
-        if engine is None or (self._loads and self._loads[-1][0] == index):
+        if engine is None or (self.loads and self.loads[-1][0] == index):
             return
-        self._loads.append(
+        self.loads.append(
             (index, engine.waiting, engine.running, engine.requests_total, engine.finished_total)
         )
 
@@ -463,48 +391,3 @@ class EngineWatch:
             return 0.0
         came = (engine.prompt_tokens_total - arrivals[0][1]) / (elapsed_ns / 1e9)
         return max(came, self._chooser.outlook.plan)
-
-
-def _identity(link: EngineLink | None) -> dict[str, str] | None:
-    if link is None or link.hello is None:
-        return None
-    hello = link.hello
-    return {"name": hello.engine, "version": hello.version, "instance": hello.instance}
-
-
-def _knobs(link: EngineLink | None, point: Mapping[str, float]) -> dict[str, Any]:
-    if link is None or link.hello is None:
-        return {}
-    return {
-        name: {
-            "value": link.values.get(name, knob.start),
-            "start": knob.start,
-            "unit": knob.unit,
-            "held": name in link.held or name in point,
-        }
-        for name, knob in link.hello.knobs.items()
-    }
-
-
-def _now(engine: EngineNow | None) -> dict[str, Any] | None:
-    if engine is None:
-        return None
-    return {
-        "running": engine.running,
-        "waiting": engine.waiting,
-        "kv_use": engine.kv_used / engine.kv_total if engine.kv_total else None,
-        "steps": engine.steps,
-        "epoch": engine.epoch,
-        "preemptions": engine.preemptions_total,
-        "lease_expiries": engine.lease_expiries_total,
-        "deferred": engine.deferred,
-        "deferred_total": engine.deferred_total,
-        "longest_deferral_ms": engine.longest_deferral_ms,
-        "shed_total": engine.shed_total,
-        "on_time_tokens": engine.on_time_tokens,
-        "kv_total": engine.kv_total,
-        "requests_total": engine.requests_total,
-        "finished_total": engine.finished_total,
-        "prompt_tokens_total": engine.prompt_tokens_total,
-        "generated_tokens_total": engine.generated_tokens_total,
-    }

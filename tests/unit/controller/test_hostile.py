@@ -29,6 +29,7 @@ from controller.policy_model import Engine, Match, Slo
 from controller.recording import decide_batch_of
 from controller.step_model import StepModel
 from controller.watch import EngineWatch
+from controller.watch_status import status_of
 
 from .rig import Kernel
 from .scene import KNOBS, LEASE_MS, TICK_NS, EngineEnd, Scene, scene
@@ -661,7 +662,7 @@ def decide_on(watch: EngineWatch, now_ns: int, counters: Counters) -> bool:
     signals = watch.take(now_ns, counters, 0, 0.0, 0.1)
     inputs = watch.inputs("control", signals, 0.1, CpuView(None, 0, 2))
     watch.core, proposal = decide_batch_of(inputs)
-    json.dumps(watch.status())
+    json.dumps(status_of(watch))
     if proposal is None:
         return False
     (action,) = proposal.actions
