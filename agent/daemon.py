@@ -4,44 +4,42 @@ One thread does all that; the HTTP servers have threads of their own and only re
 SIGTERM or SIGINT, giving everything back; pinned programs go on counting until it comes again.
 """
 
-import fcntl
 import logging
 import os
 import selectors
-import signal
 import time
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
 
-import click
 from prometheus_client import CollectorRegistry
 
 from agent.adapters import Adapters
-from agent.advisor import WINDOW_S, Advisor
+from agent.advisor import Advisor
 from agent.annotations import Annotations
 from agent.api import MAX_POLICY_BODY_BYTES, admin_app
-from agent.candidates import KEPT_NS, WINDOW_NS, Candidates, candidates
+from agent.candidates import Candidates
 from agent.cgroup_paths import CgroupPaths
 from agent.changes import Changes
 from agent.discovery import Discovery
 from agent.exporter import metrics_server
+from agent.figures import ControllerFigures, Sources, figures_of
 from agent.gateway import gateway_routes
 from agent.gpu import Gpus
-from agent.gpu_budget import Worth
-from agent.gpu_metrics import GpuFigures
 from agent.gpu_owners import Owners
 from agent.history import Moment
 from agent.http import HttpError, unix_server
 from agent.judge import Judge
 from agent.learnt import LearntFile
 from agent.leaving import Leaving
-from agent.log_lines import log_decision, log_event
+from agent.lock import LockError, take_lock
+from agent.log_lines import log_event
 from agent.main_thread import MainThread
-from agent.metrics import EngineFigures, Figures, FiguresCollector
-from agent.neighbour_metrics import NeighbourFigures
-from agent.node import HISTOGRAMS, Node
+from agent.messages import Messages
+from agent.metrics import FiguresCollector
+from agent.moments import Moments
+from agent.node import Node
 from agent.node_labels import NodeLabels, labels_of
 from agent.notify import notify
 from agent.outcomes import AFTER_NS, Outcomes
@@ -52,8 +50,7 @@ from agent.policies import Hands, Policies
 from agent.recorder import Recorder
 from agent.roles import operators_only
 from agent.sampler import Sampler
-from agent.spans import Meanwhile, SpanCounts
-from agent.stages import stage_reports
+from agent.spans import Meanwhile
 from agent.state import State
 from agent.stream_cause import StreamVerdict
 from agent.streams import take
@@ -64,15 +61,12 @@ from agent.versions import Versions
 from agent.view import View
 from agent.watchdog import watchdog
 from bpf.layout import Event, EventKind
-from bpf.loader import unload
-from controller.adapters.command import undo_all
 from controller.journal import Event as JournalEvent
 from controller.journal import EventRow, Journal, JournalError
 from controller.limits.cgroup import read_hierarchies
 from controller.limits.protected import Kept, own_paths
 from controller.limits.undo import describe, run_undo
-from controller.log_output import set_log_level, set_up_logging
-from controller.policy import PolicyError, load_policy
+from controller.log_output import set_log_level
 from controller.policy_model import Mode, Policy
 
 POLICY_PATH: Final = Path("/etc/sits/policy.toml")
@@ -112,7 +106,10 @@ class Daemon:
                 directory.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise StartError(f"could not make directory {directory}: {error}") from None
-        self._lock = _only_one(agent.run_dir / LOCK_NAME)
+        try:
+            self._lock = take_lock(agent.run_dir / LOCK_NAME)
+        except LockError as error:
+            raise StartError(str(error)) from None
         self._undo_path = agent.run_dir / UNDO_NAME
         for line in describe(run_undo(self._undo_path)):
             _LOG.warning("an earlier run left limits behind: %s", line)
@@ -147,6 +144,14 @@ class Daemon:
         self._state.set_problems("spans", [problem] if problem else [])
         self._node = Node(policy)
         self._sampler = Sampler(self._node.counters)
+        self._moments = Moments(
+            self._state,
+            self._node,
+            self._advisor,
+            self._columns,
+            self._candidates,
+            self._discovery,
+        )
         self._stopping = False
         self._reload_asked = False
         self._mode_asked: tuple[Mode, str] | None = None
@@ -159,6 +164,16 @@ class Daemon:
             self._tell_controller,
             self._wake,
             journal.open_changes(),
+        )
+        self._messages = Messages(
+            self._state,
+            self._sampler,
+            self._recorder,
+            self._changes,
+            self._learnt,
+            self._tracing,
+            self._await_outcome,
+            self._event,
         )
         hands = Hands(
             enforce=self._enforce,
@@ -180,8 +195,20 @@ class Daemon:
             self._ask_mode,
             self._inject,
         )
+        sources = Sources(
+            self._state,
+            self._node,
+            self._sampler,
+            self._advisor,
+            self._versions,
+            self._gpus,
+            self._recorder,
+            self._policies,
+            self._tracing,
+            self._controller_figures,
+        )
         registry = CollectorRegistry()
-        registry.register(FiguresCollector(self._figures))
+        registry.register(FiguresCollector(lambda: figures_of(sources)))
         with ExitStack() as undo:
             undo.callback(self._recorder.close)
             try:
@@ -239,7 +266,8 @@ class Daemon:
                     look_at_s = now_s + self._policy.agent.discovery_interval_ms / 1e3
                 if now_s >= moment_at_s:
                     moment_at_s = now_s + _MOMENT_S
-                    self._remember()
+                    self._look_inside()
+                    self._moments.take()
                 self._node.tick(now_s)
                 self._adapters.tick()
                 self._state.set_adapters(self._adapters.status())
@@ -254,7 +282,7 @@ class Daemon:
                     queues_at_s = now_s + _QUEUES_S
                     self._supervisor.tell(self._sampler.queues())
                 for message in self._supervisor.receive():
-                    self._said(message)
+                    self._messages.take(message)
                 self._judge.settle()
                 self._outcomes.settle(time.monotonic_ns(), self._moment)
                 selector.select(_TICK_S)
@@ -368,6 +396,10 @@ class Daemon:
 
     def _look_inside(self) -> None:
         """What is wrong with the agent itself, and with the GPUs."""
+        if self._tracing is not None:
+            problem = self._tracing.problem
+            said = f"spans do not reach the collector: {problem}"
+            self._state.set_problems("spans", [said] if problem else [])
         self._state.set_problems("gpu", self._gpus.problems)
         self._labels.show(labels_of(self._state.status()))
         self._state.set_problems("labels", [self._labels.problem] if self._labels.problem else [])
@@ -382,123 +414,6 @@ class Daemon:
             return
         self._state.set_problems("engines", [])
         self._state.set_problems("controller", [NO_CONTROLLER])
-
-    def _remember(self) -> None:
-        self._look_inside()
-        culprits, roles = self._node.culprits(), self._node.roles()
-        rows = self._node.rows
-        if self._tracing is not None:
-            problem = self._tracing.problem
-            said = f"spans do not reach the collector: {problem}"
-            self._state.set_problems("spans", [said] if problem else [])
-        for engine in self._policy.engines:
-            ttft, gap, wait = (self._node.histogram(which, engine.name) for which in HISTOGRAMS)
-            moment = Moment(
-                time.monotonic_ns(),
-                self._node.counters(engine.name),
-                self._state.cause_ns(engine.name),
-                ttft,
-                gap,
-                wait,
-                self._state.lost(engine.name),
-                self._state.take_peaks(engine.name),
-                sum(self._state.ends(engine.name).values()),
-                self._state.good(engine.name),
-            )
-            row = rows.get(engine.name)
-            with self._state.lock:
-                history = self._state.history(engine.name)
-                history.add(moment)
-                window = history.window(WINDOW_S)
-                self._state.culprits[engine.name].take(
-                    moment.at_ns,
-                    {(c.cgroup, c.command): (c.wait_ns, c.waits) for c in culprits if c.row == row},
-                )
-                self._state.threads[engine.name].take(
-                    moment.at_ns,
-                    {
-                        role.name: (
-                            role.wait_ns,
-                            role.waits,
-                            role.wait_other_ns,
-                            role.run_ns,
-                            role.involuntary,
-                        )
-                        for role in roles
-                        if role.row == row
-                    },
-                )
-            status = self._state.engine_status(engine.name)
-            self._advisor.take(engine.name, engine.slo, moment, window, status)
-            self._columns.take(engine.name, moment, status)
-        self._state.candidates = self._find_candidates()
-
-    def _find_candidates(self) -> list[dict[str, Any]]:
-        """Who took the CPU in the last seconds and is no target."""
-        now_ns = time.monotonic_ns()
-        with self._state.lock:
-            names = [engine.name for engine in self._policy.engines]
-            lately, longer = (
-                {name: self._state.culprits[name].window(now_ns - span) for name in names}
-                for span in (WINDOW_NS, KEPT_NS)
-            )
-        taking = {cgroup for taken in longer.values() for cgroup, _ in taken}
-        self._candidates.take(now_ns, candidates(lately, self._discovery.named), taking)
-        limit = self._policy.discovery.limit_found
-        self._discovery.also = self._candidates.limitable() if limit else ()
-        return self._candidates.answer()
-
-    def _said(self, message: Mapping[str, Any]) -> None:
-        match message["type"]:
-            case "status":
-                self._state.set_status(message)
-                for name, engine in message["engines"].items():
-                    self._sampler.take_loads(name, engine["loads"])
-                problems = [
-                    f"{name}: {engine['admin']['detail']}"
-                    for name, engine in message["engines"].items()
-                    if engine["admin"]["state"] not in {"none", "connected"}
-                ]
-                problems += [
-                    f"{name}: its figures are in doubt: {engine['doubt']}"
-                    for name, engine in message["engines"].items()
-                    if engine["doubt"]
-                ]
-                problems += [
-                    f"{each['key']}: '{each['socket']}' was removed: what is connected stays so,"
-                    " but nobody can connect anew"
-                    for engine in message["engines"].values()
-                    for each in engine["admin_sockets"]
-                    if each["removed"]
-                ]
-                self._state.set_problems("engines", problems)
-            case "decision":
-                self._state.count_decision(message["engine"], message["cause"])
-                if message["mode"] == "control":
-                    knobs = (c["knob"] for c in message["action"] if c["kind"] == "knob")
-                    self._state.count_knobs(message["engine"], knobs)
-                self._recorder.decision(message)
-                log_decision(message)
-                self._await_outcome(message)
-                if self._tracing is not None:
-                    self._tracing.decision(message)
-            case "ack":
-                self._recorder.ack(message)
-                if self._tracing is not None:
-                    self._tracing.ack(message)
-            case "change" | "by_hand" | "handed_back":
-                self._changes.said(message)
-            case "learnt":
-                self._learnt.take(message["key"], message["learnt"])
-            case "inputs":
-                self._recorder.inputs(message)
-            case "event":
-                if message["kind"] == "lease_lost":
-                    # a rank's key is its engine's name and its socket's
-                    self._state.count_lease_lost(message["subject"].partition("/")[0])
-                self._event(
-                    message["kind"], message["subject"], message["detail"], message["mono_ns"]
-                )
 
     def _await_outcome(self, message: Mapping[str, Any]) -> None:
         engine, now = message["engine"], self._moment(message["engine"])
@@ -613,6 +528,10 @@ class Daemon:
             "restarts": max(0, self._supervisor.restarts),
         }
 
+    def _controller_figures(self) -> ControllerFigures:
+        up = bool(self._controller_fields()["alive"])
+        return ControllerFigures(self._supervisor.mode, up, max(0, self._supervisor.restarts))
+
     def _healthz(self) -> tuple[bool, dict[str, Any]]:
         alive = self._controller_fields()["alive"]
         problems = list(self._node.problems)
@@ -622,78 +541,6 @@ class Daemon:
         well = alive and self._node.programs is not None
         return well, {"problems": problems, "mode": self._supervisor.mode}
 
-    def _figures(self) -> Figures:
-        state, node = self._state, self._node
-        status = state.status()
-        held = status["neighbours"] if status is not None else {}
-        engines = tuple(
-            EngineFigures(
-                name=engine.name,
-                present=state.found(engine.name).present,
-                under_way=state.streams.under_way(engine.name),
-                counters=node.counters(engine.name),
-                ttft=node.histogram("ttft", engine.name),
-                gap=node.histogram("gap", engine.name),
-                wait=node.histogram("wait", engine.name),
-                ends=state.ends(engine.name),
-                untold=state.untold(engine.name),
-                good=state.good(engine.name),
-                slow=state.slow(engine.name),
-                status=state.engine_status(engine.name),
-                cause_ns=state.cause_ns(engine.name),
-                slo_ms={"ttft": engine.slo.ttft_ms, "gap": engine.slo.gap_ms},
-                promised=engine.slo.attainment,
-                leases_lost=state.leases_lost(engine.name),
-                sockets=self._sampler.sockets(engine.name),
-                stages=stage_reports(self._sampler.ends(engine.name, _RATE_WINDOW_S)),
-                advice=self._advisor.advice(engine.name),
-                versions=self._versions.figures(engine.name),
-                adapter=state.adapter(engine.name),
-            )
-            for engine in self._policy.engines
-        )
-        neighbours = tuple(
-            NeighbourFigures(
-                found.name,
-                node.counters(found.name),
-                held.get(found.name, {}).get("used_cores"),
-                held.get(found.name, {}).get("quota_cores"),
-                held.get(found.name, {}),
-            )
-            for found in state.neighbours()
-            if found.present
-        )
-        programs, counted_s = node.program_runs()
-        return Figures(
-            mode=self._supervisor.mode,
-            controller_up=bool(self._controller_fields()["alive"]),
-            controller_restarts=max(0, self._supervisor.restarts),
-            engines=engines,
-            neighbours=neighbours,
-            health=node.health(),
-            loop=status["loop"] if status is not None else None,
-            decisions=state.decisions(),
-            knob_changes=state.knob_changes(),
-            journal_dropped=self._recorder.journal.dropped + self._recorder.dropped,
-            canary=self._policies.figures(),
-            tier=node.tier,
-            gpu=GpuFigures(self._gpus.look, self._gpus.owners, self._worth()),
-            spans=self._tracing.counts() if self._tracing is not None else SpanCounts(),
-            programs=programs,
-            programs_counted_s=counted_s,
-        )
-
-    def _worth(self) -> dict[str, Worth]:
-        """What each engine's SLO is worth, and how much load it has."""
-        policy = self._policy
-        return {
-            each.name: Worth(
-                policy.class_of(each.service_class).cpu_share,
-                self._advisor.advice(each.name).load_ratio,
-            )
-            for each in policy.engines
-        }
-
 
 def _past(journal: Journal) -> list[EventRow]:
     """The last events there are, newest first; none if the journal can't be read."""
@@ -701,61 +548,3 @@ def _past(journal: Journal) -> list[EventRow]:
         return journal.recent_events(_PAST_EVENTS)
     except JournalError:
         return []
-
-
-def _only_one(path: Path) -> int:
-    """Take the lock that one agent holds; `StartError` names the one that does."""
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise StartError(f"could not open {path}: {error}") from None
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.read(fd, 32).decode(errors="replace").strip()
-        os.close(fd)
-        raise StartError(f"another sitsd runs already (process {holder}, lock {path})") from None
-    os.ftruncate(fd, 0)
-    os.write(fd, f"{os.getpid()}\n".encode())
-    return fd
-
-
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--policy",
-    "policy_path",
-    type=click.Path(path_type=Path),
-    default=POLICY_PATH,
-    show_default=True,
-    help="The policy file.",
-)
-@click.option("--check", is_flag=True, help="Check the policy and end.")
-@click.option("--undo", is_flag=True, help="Undo what a dead agent left, and end.")
-@click.option("--unload", "unloads", is_flag=True, help="Remove the pinned BPF programs, and end.")
-@click.version_option(package_name="sits")
-def main(policy_path: Path, check: bool, undo: bool, unloads: bool) -> None:
-    """Watch, and where the policy says so retune, the LLM inference engines of this machine."""
-    set_up_logging("sitsd")
-    try:
-        policy = load_policy(policy_path)
-        if check:
-            click.echo(f"{policy_path}: good")
-        elif undo:
-            for line in describe(run_undo(policy.agent.run_dir / UNDO_NAME)):
-                click.echo(line)
-            for line, _ in undo_all(policy.agent.adapters_dir):
-                click.echo(line)
-        elif unloads:
-            unload(policy.agent.pin_dir)
-        else:
-            daemon = Daemon(policy, policy_path)
-            for each in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(each, lambda *_: daemon.stop())
-            signal.signal(signal.SIGHUP, lambda *_: daemon.reload())
-            daemon.run()
-    except (PolicyError, StartError, OSError) as error:
-        raise SystemExit(f"sitsd: {error}") from None
-
-
-if __name__ == "__main__":
-    main()

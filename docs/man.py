@@ -12,8 +12,8 @@ from typing import Final
 
 import click
 
-from agent.daemon import main as sitsd
 from agent.sitsctl import main as sitsctl
+from agent.sitsd import main as sitsd
 
 EXITS: Final = {
     "0": "All is well.",

@@ -186,7 +186,7 @@ class CauseRig:
     def _start_sitsd(self) -> subprocess.Popen[bytes]:
         policy = self.rig.run_dir / "policy.toml"
         policy.write_text(self._policy())
-        command = [sys.executable, "-c", "from agent.daemon import main; main()"]
+        command = [sys.executable, "-c", "from agent.sitsd import main; main()"]
         daemon = self.rig.start(
             "sitsd",
             [*command, "--policy", str(policy)],

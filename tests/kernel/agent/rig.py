@@ -21,7 +21,7 @@ from bpf.loader import unload
 
 from .waiting import PATIENCE_S, becomes
 
-_SITSD: Final = (sys.executable, "-c", "from agent.daemon import main; main()")
+_SITSD: Final = (sys.executable, "-c", "from agent.sitsd import main; main()")
 
 
 def free_port() -> int:

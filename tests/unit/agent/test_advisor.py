@@ -9,6 +9,7 @@ from bpf.layout import Counters
 from controller.advice import UTILISATION, Advice
 from controller.policy_model import Engine, Match, Slo
 from controller.watch import EngineWatch
+from controller.watch_status import status_of
 
 from .made import MS, histogram
 
@@ -59,7 +60,7 @@ class Lab:
             "prompt_tokens_total": 400 * self.requests,
             "generated_tokens_total": 50 * self.requests,
         }
-        said = EngineWatch(Engine("chat", Match("port", 1)), 1, None, 500).status()
+        said = status_of(EngineWatch(Engine("chat", Match("port", 1)), 1, None, 500))
         assert self.model.keys() <= said["model"].keys()
         return said | {"now": now, "model": self.model, "knobs": self.knobs}
 

@@ -15,6 +15,7 @@ from controller.policy_model import Engine, Match, Slo
 from controller.signals import Signals
 from controller.step_model import TRUST_STEPS, WARM_UP_STEPS, StepModel
 from controller.watch import ARRIVALS_NS, LOAD_EVERY_NS, WINDOW_NS, EngineWatch
+from controller.watch_status import status_of
 
 from .peers import PAGELESS, STATE, Peer
 from .situations import MS, SECOND
@@ -221,13 +222,13 @@ def test_time_under_a_cause_adds_up(alone: EngineWatch) -> None:
 def test_an_injected_signal_presses(alone: EngineWatch) -> None:
     take(alone, 0, Counters(), injected=0.8)
     assert alone.pressure.value == 0.8
-    assert alone.status()["backpressure"]["injected"] == 0.8
+    assert status_of(alone)["backpressure"]["injected"] == 0.8
 
 
 def test_what_the_agent_sees_in_the_sockets_presses(alone: EngineWatch) -> None:
     alone.queues = Queues(accept_fill=0.3, unsent=2)
     take(alone, 0, Counters(requests=5))
-    pressure = alone.status()["backpressure"]
+    pressure = status_of(alone)["backpressure"]
     assert (pressure["accept"], pressure["send"], pressure["value"]) == (0.3, 0.4, 0.4)
 
 
@@ -236,7 +237,7 @@ def test_the_engines_queues_are_kept_once_every_tenth_of_a_second(lab: Lab) -> N
     for waiting in range(40):
         lab.step(MS, waiting=waiting, running=2, requests_total=50, finished_total=9)
         lab.take()
-    loads = lab.watch.status()["loads"]
+    loads = status_of(lab.watch)["loads"]
     assert [index - first for index, *_ in loads] == list(range(1, 9))
     assert [load[1] for load in loads] == [4, 9, 14, 19, 24, 29, 34, 39]
     assert {load[2:] for load in loads} == {(2, 50, 9)}
@@ -257,7 +258,7 @@ def test_a_restarted_engine_is_learnt_anew(lab: Lab) -> None:
 
 
 def test_the_status_of_an_engine_without_a_socket_says_so(alone: EngineWatch) -> None:
-    status = alone.status()
+    status = status_of(alone)
     assert status["admin"] == {"state": "none", "detail": "the policy names no admin socket"}
     assert (status["engine"], status["knobs"], status["now"]) == (None, {}, None)
     assert status["cpu_weight"] is None
@@ -272,7 +273,7 @@ def test_the_status_tells_what_is_held_and_what_the_engine_does(lab: Lab) -> Non
     lab.watch.cpu = replace(lab.watch.cpu, weight=1000)
     lab.hold({"max_running": 3.0})
     lab.take(gaps_over=1)
-    status = lab.watch.status()
+    status = status_of(lab.watch)
     assert status["admin"]["state"] == "connected"
     assert status["engine"] == {"name": "test", "version": "1.0", "instance": "first"}
     assert status["knobs"]["max_running"] == {

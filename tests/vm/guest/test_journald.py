@@ -54,7 +54,7 @@ def agent(heavy: None) -> Iterator[AgentClient]:
     write()
     paths = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
     settings = [f"--setenv={name}={os.environ[name]}" for name in paths if name in os.environ]
-    command = ["python3", "-m", "agent.daemon", "--policy", str(DIRECTORY / "policy.toml")]
+    command = ["python3", "-m", "agent.sitsd", "--policy", str(DIRECTORY / "policy.toml")]
     subprocess.run(
         ["systemd-run", f"--unit={UNIT}", "--collect", *settings, *command], check=True, timeout=60
     )
