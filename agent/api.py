@@ -9,20 +9,17 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol, TypeVar, get_args
-from urllib.parse import parse_qsl
+from typing import Final, get_args
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
+from agent.agent_view import AgentView, ApiError, JsonObject, Order
+from agent.api_values import body_of, known, number, query_of, shown, switch, whole
 from agent.http import answer_json
 from agent.stages import FACTOR
 from controller.engines.contract import KNOBS
 from controller.plain import plain
 from controller.policy import MAX_POLICY_BYTES
 from controller.policy_model import Mode
-
-Order = Literal["newest", "worst"]
-JsonObject = dict[str, Any]
-"""What `json.dumps` takes and writes as an object. NaN and infinities are sent as null."""
 
 MAX_BODY_BYTES: Final = 16 * 1024
 MAX_POLICY_BODY_BYTES: Final = 2 * MAX_POLICY_BYTES
@@ -50,141 +47,6 @@ _MAX_ID: Final = (1 << 63) - 1
 _MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 _ORDERS: Final[tuple[Order, ...]] = get_args(Order)
 _LOG: Final = logging.getLogger("sits.api")
-_Value = TypeVar("_Value")
-
-
-class ApiError(Exception):
-    """A request that gets no answer: an HTTP status (4xx or 5xx) and why, in lower case."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-
-
-class PolicyView(Protocol):
-    """The policy in force and its changes. `text` is a policy's TOML, `source` what to call it.
-
-    Refused with `ApiError`: 422 what does not hold, 409 what can't be done now.
-    """
-
-    def diff(self, text: str, source: str) -> JsonObject:
-        """What the policy in `text` would change, key by key."""
-        ...
-
-    def apply(self, text: str, source: str, temporary: bool) -> JsonObject:
-        """Put a policy in force, and in the agent's file unless it is `temporary`."""
-        ...
-
-    def try_out(self, text: str, source: str, seconds: float, engine: str | None) -> JsonObject:
-        """Try a policy on an engine, or where it is everybody's on all, beside the old one."""
-        ...
-
-    def abort(self, reason: str) -> JsonObject:
-        """End the trial under way with the old policy; `reason` may be empty."""
-        ...
-
-    def reload(self) -> JsonObject:
-        """Put the policy in force that the agent's file says now."""
-        ...
-
-    def status(self) -> JsonObject:
-        """Which policy is in force, and the trial under way, or the last one."""
-        ...
-
-
-class ChangesView(Protocol):
-    """Changes by hand. `ApiError` 409 says what can't be done, 503 that there is no controller."""
-
-    def ask(
-        self, engines: Iterable[str], values: Mapping[str, float], lease_s: float, reason: str
-    ) -> JsonObject:
-        """Have `values` set on all the engines, or on two thirds of them, for `lease_s`."""
-        ...
-
-    def give_back(self, engines: Iterable[str], reason: str) -> JsonObject:
-        """End the changes on these engines, or if none is named on all."""
-        ...
-
-
-class AgentView(Protocol):
-    """The agent as the API shows it: one method for each call, from any thread.
-
-    Every method may raise `ApiError`. An engine's name is one of `engines()`, except in
-    `journal`, which also remembers engines that are gone.
-    """
-
-    def status(self) -> JsonObject:
-        """The whole agent: kernel side, controller, engines, neighbours, loop, problems."""
-        ...
-
-    def engines(self) -> JsonObject:
-        """`{"engines": [EngineStatus…]}`, every engine of the policy, found or not."""
-        ...
-
-    def streams(self, engine: str | None, after: int | None, limit: int) -> JsonObject:
-        """Up to `limit` ended streams, oldest first: those next above `after`, or the newest."""
-        ...
-
-    def explain(self, engine: str, seconds: float) -> JsonObject:
-        """Why `engine` was slow in the last `seconds`."""
-        ...
-
-    def stages(self, engine: str, seconds: float, factor: float, floor: float | None) -> JsonObject:
-        """The stages of `engine` over the last `seconds`.
-
-        A queue is backpressure when it grew by more than `factor` to more than `floor`; None: each
-        stage's own.
-        """
-        ...
-
-    def neighbours(self) -> JsonObject:
-        """`neighbours`, `classes`, `candidates`: who shares the machine and how far it may go."""
-        ...
-
-    def gpu(self) -> JsonObject:
-        """The GPUs: how they are seen, each with its processes, and `heat`, a map for each.
-
-        A map is `{"device", "from_s", "step_s", "rows": [{"name", "sm_percent": […]}]}`, with
-        percents of time, null for not known.
-        """
-        ...
-
-    def journal(
-        self, limit: int, engine: str | None, before: int | None, order: Order
-    ) -> JsonObject:
-        """`limit` decisions and the newest events.
-
-        Decisions are the newest with id < `before`, newest first, or those with the worst outcome,
-        worst first.
-        """
-        ...
-
-    def policy(self) -> JsonObject:
-        """The policy in force, and its `source`."""
-        ...
-
-    def doctor(self) -> JsonObject:
-        """What the agent's kernel and privileges allow."""
-        ...
-
-    def set_mode(self, mode: Mode, reason: str) -> JsonObject:
-        """Change the mode until the agent ends; `reason` (may be empty) goes to the journal."""
-        ...
-
-    def inject(self, value: float, seconds: float, reason: str) -> JsonObject:
-        """Take an upstream's word for backpressure of `value`, 0 to 1, for so long."""
-        ...
-
-    @property
-    def policies(self) -> PolicyView:
-        """What is asked about the policy."""
-        ...
-
-    @property
-    def changes(self) -> ChangesView:
-        """What operators change by hand."""
-        ...
 
 
 Handler = Callable[[AgentView, Mapping[str, str]], JsonObject]
@@ -233,97 +95,25 @@ def _answer(
     path, method = str(environ.get("PATH_INFO", "")), str(environ.get("REQUEST_METHOD", ""))
     call = _CALLS.get(path)
     if call is None:
-        raise ApiError(404, f"no such call {_shown(path)}: there is {', '.join(_CALLS)}")
+        raise ApiError(404, f"no such call {shown(path)}: there is {', '.join(_CALLS)}")
     if method != call.method:
         headers.append(("Allow", call.method))
         raise ApiError(405, f"{path} takes {call.method}, not {plain(method)[:20]}")
-    query = _query(str(environ.get("QUERY_STRING", "")))
+    query = query_of(str(environ.get("QUERY_STRING", "")))
     if method == "GET":
-        return _finite(call.handle(view, _known(query, call.parameters, path)))
+        return _finite(call.handle(view, known(query, call.parameters, path)))
     if not call.reads:
         gate(environ)
-    _known(query, (), path)
-    body = _body(environ, call.max_body)
-    return _finite(call.handle(view, _known(body, call.parameters, path)))
-
-
-def _query(text: str) -> dict[str, str]:
-    try:
-        pairs = parse_qsl(
-            text,
-            keep_blank_values=True,
-            strict_parsing=bool(text),
-            errors="strict",
-            max_num_fields=20,
-        )
-    except ValueError:
-        raise ApiError(400, "the query is not name=value&name=value in UTF-8") from None
-    values = dict(pairs)
-    if len(values) != len(pairs):
-        twice = next(name for name, _ in pairs if [key for key, _ in pairs].count(name) > 1)
-        raise ApiError(400, f"parameter {_shown(twice)} is given twice")
-    return values
-
-
-def _body(environ: WSGIEnvironment, max_bytes: int) -> dict[str, str]:
-    """The request's body, a JSON object of strings."""
-    length_text = str(environ.get("CONTENT_LENGTH") or "")
-    if not re.fullmatch(r"[0-9]{1,18}", length_text):
-        raise ApiError(411, "the request needs a body with its Content-Length")
-    length = int(length_text)
-    if length > max_bytes:
-        raise ApiError(413, f"the body is over {max_bytes} bytes")
-    content = environ["wsgi.input"].read(length)
-    if len(content) < length:
-        raise ApiError(400, "the body is shorter than its Content-Length")
-    try:
-        values = json.loads(content)
-    except (ValueError, RecursionError):
-        raise ApiError(400, "the body is not JSON") from None
-    if not isinstance(values, dict) or not all(isinstance(item, str) for item in values.values()):
-        raise ApiError(400, "the body is not a JSON object of strings")
-    return values
-
-
-def _known(values: Mapping[str, str], allowed: Sequence[str], path: str) -> Mapping[str, str]:
-    for name in values:
-        if name not in allowed:
-            takes = ", ".join(allowed) or "none"
-            raise ApiError(400, f"{path} takes no parameter {_shown(name)}; it takes {takes}")
-    return values
-
-
-def _whole(
-    values: Mapping[str, str], name: str, default: _Value, low: int, high: int
-) -> int | _Value:
-    text = values.get(name)
-    if text is None:
-        return default
-    if not re.fullmatch(r"[0-9]{1,19}", text) or not low <= int(text) <= high:
-        raise ApiError(
-            400, f"parameter {name} is a whole number from {low} to {high}, not {_shown(text)}"
-        )
-    return int(text)
-
-
-def _number(
-    values: Mapping[str, str], name: str, default: _Value, low: float, high: float
-) -> float | _Value:
-    text = values.get(name)
-    if text is None:
-        return default
-    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,17})?", text) or not low <= float(text) <= high:
-        raise ApiError(
-            400, f"parameter {name} is a number from {low:g} to {high:g}, not {_shown(text)}"
-        )
-    return float(text)
+    known(query, (), path)
+    body = body_of(environ, call.max_body)
+    return _finite(call.handle(view, known(body, call.parameters, path)))
 
 
 def _order(values: Mapping[str, str]) -> Order:
     wanted = values.get("order", "newest")
     order = next((order for order in _ORDERS if order == wanted), None)
     if order is None:
-        raise ApiError(400, f"order is one of {', '.join(_ORDERS)}, not {_shown(wanted)}")
+        raise ApiError(400, f"order is one of {', '.join(_ORDERS)}, not {shown(wanted)}")
     if order == "worst" and "before" in values:
         raise ApiError(400, "parameter before is for the newest decisions, not for the worst")
     return order
@@ -333,7 +123,7 @@ def _engine(view: AgentView, values: Mapping[str, str]) -> str | None:
     """The engine asked for, if one was, which the view knows."""
     name = values.get("engine")
     if name is not None and name not in (names := _engine_names(view)):
-        raise ApiError(404, f"no engine {_shown(name)}: {_offer(names)}")
+        raise ApiError(404, f"no engine {shown(name)}: {_offer(names)}")
     return name
 
 
@@ -359,17 +149,17 @@ def _set_mode(view: AgentView, values: Mapping[str, str]) -> JsonObject:
     wanted, reason = values.get("mode", ""), _reason(values)
     mode = next((mode for mode in _MODES if mode == wanted), None)
     if mode is None:
-        raise ApiError(400, f"mode is one of {', '.join(_MODES)}, not {_shown(wanted)}")
+        raise ApiError(400, f"mode is one of {', '.join(_MODES)}, not {shown(wanted)}")
     return view.set_mode(mode, reason)
 
 
 def _inject(view: AgentView, values: Mapping[str, str]) -> JsonObject:
     if (what := values.get("what", "")) != "backpressure":
-        raise ApiError(400, f"what can be injected is backpressure, not {_shown(what)}")
-    value = _number(values, "value", None, 0, 1)
+        raise ApiError(400, f"what can be injected is backpressure, not {shown(what)}")
+    value = number(values, "value", None, 0, 1)
     if value is None:
         raise ApiError(400, "parameter value, 0 to 1, is needed")
-    seconds = _number(values, "seconds", 5.0, 0.001, MAX_INJECTION_S)
+    seconds = number(values, "seconds", 5.0, 0.001, MAX_INJECTION_S)
     return view.inject(value, seconds, _reason(values))
 
 
@@ -377,7 +167,7 @@ def _set_knobs(view: AgentView, values: Mapping[str, str]) -> JsonObject:
     reason = _reason(values)
     if not reason:
         raise ApiError(400, "parameter reason is needed: the journal keeps it")
-    lease_s = _number(values, "lease_s", 60.0, 1, MAX_LEASE_S)
+    lease_s = number(values, "lease_s", 60.0, 1, MAX_LEASE_S)
     return view.changes.ask(_engines(view, values), _knob_values(values), lease_s, reason)
 
 
@@ -399,11 +189,11 @@ def _knob_values(values: Mapping[str, str]) -> dict[str, float]:
         if not line:
             continue
         if name not in KNOBS:
-            raise ApiError(400, f"no knob {_shown(name)}: there is {', '.join(KNOBS)}")
+            raise ApiError(400, f"no knob {shown(name)}: there is {', '.join(KNOBS)}")
         if name in found:
             raise ApiError(400, f"knob {name} is given twice")
         if not re.fullmatch(r"[0-9]{1,15}(\.[0-9]{1,9})?", text):
-            raise ApiError(400, f"knob {name} is a number, not {_shown(text)}")
+            raise ApiError(400, f"knob {name} is a number, not {shown(text)}")
         found[name] = float(text)
     if not found:
         raise ApiError(400, "parameter values, KNOB=NUMBER a line, is needed")
@@ -424,8 +214,8 @@ def _reason(values: Mapping[str, str]) -> str:
 
 def _apply_policy(view: AgentView, values: Mapping[str, str]) -> JsonObject:
     text, source = _text(values), _source(values)
-    temporary, engine = _switch(values, "temporary"), _engine(view, values)
-    seconds = _number(values, "canary_s", None, SHORTEST_S, LONGEST_S)
+    temporary, engine = switch(values, "temporary"), _engine(view, values)
+    seconds = number(values, "canary_s", None, SHORTEST_S, LONGEST_S)
     if seconds is None:
         if engine is not None:
             raise ApiError(400, "parameter engine goes with canary_s")
@@ -450,18 +240,6 @@ def _text(values: Mapping[str, str]) -> str:
     return values["text"]
 
 
-def _switch(values: Mapping[str, str], name: str) -> bool:
-    value = values.get(name, "false")
-    if value not in {"true", "false"}:
-        raise ApiError(400, f"parameter {name} is true or false, not {_shown(value)}")
-    return value == "true"
-
-
-def _shown(text: str) -> str:
-    """What a client sent, short and printable, in quotes."""
-    return f"'{plain(text if len(text) <= 60 else text[:59] + '…')}'"
-
-
 def _finite(answer: JsonObject) -> JsonObject:
     """`answer` with NaN and infinities, for which JSON has no word, as null: not known."""
     values: JsonObject = json.loads(json.dumps(answer), parse_constant=lambda _: None)
@@ -476,15 +254,15 @@ _CALLS: Final[Mapping[str, _Call]] = {
         ("engine", "after", "limit"),
         lambda view, values: view.streams(
             _engine(view, values),
-            _whole(values, "after", None, 0, _MAX_ID),
-            _whole(values, "limit", 100, 1, MAX_STREAMS),
+            whole(values, "after", None, 0, _MAX_ID),
+            whole(values, "limit", 100, 1, MAX_STREAMS),
         ),
     ),
     "/v1/explain": _Call(
         "GET",
         ("engine", "seconds"),
         lambda view, values: view.explain(
-            _one_engine(view, values), _number(values, "seconds", 30.0, 1, MAX_EXPLAIN_S)
+            _one_engine(view, values), number(values, "seconds", 30.0, 1, MAX_EXPLAIN_S)
         ),
     ),
     "/v1/stages": _Call(
@@ -492,9 +270,9 @@ _CALLS: Final[Mapping[str, _Call]] = {
         ("engine", "seconds", "factor", "floor"),
         lambda view, values: view.stages(
             _one_engine(view, values),
-            _number(values, "seconds", 30.0, 1, MAX_STAGES_S),
-            _number(values, "factor", FACTOR, 1, MAX_FACTOR),
-            _number(values, "floor", None, 0, MAX_FLOOR),
+            number(values, "seconds", 30.0, 1, MAX_STAGES_S),
+            number(values, "factor", FACTOR, 1, MAX_FACTOR),
+            number(values, "floor", None, 0, MAX_FLOOR),
         ),
     ),
     "/v1/neighbours": _Call("GET", (), lambda view, _: view.neighbours()),
@@ -503,9 +281,9 @@ _CALLS: Final[Mapping[str, _Call]] = {
         "GET",
         ("limit", "engine", "before", "order"),
         lambda view, values: view.journal(
-            _whole(values, "limit", 20, 1, MAX_DECISIONS),
+            whole(values, "limit", 20, 1, MAX_DECISIONS),
             values.get("engine"),
-            _whole(values, "before", None, 1, _MAX_ID),
+            whole(values, "before", None, 1, _MAX_ID),
             _order(values),
         ),
     ),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any, Final
 
-from agent.api import ApiError, JsonObject
+from agent.agent_view import ApiError, JsonObject
 from agent.main_thread import BusyError, MainThread
 from agent.recorder import Recorder
 from controller.journal import OpenChange

@@ -34,7 +34,7 @@ class RefusedError(ClientError):
 
 
 class AgentClient:
-    """The agent behind the admin socket at `path`, call by call; see `agent.api.AgentView`.
+    """The agent behind the admin socket at `path`, call by call; see `agent.agent_view.AgentView`.
 
     Each call raises `ClientError`. `timeout_s` bounds each wait for the agent.
     """

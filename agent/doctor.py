@@ -3,7 +3,7 @@
 import grp
 from contextlib import suppress
 
-from agent.api import JsonObject
+from agent.agent_view import JsonObject
 from agent.exporter import exposure
 from agent.gpu_model import FAILED, HUNG, NO_DRIVER, Look
 from agent.node import Node

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from agent.api import ApiError, JsonObject
+from agent.agent_view import ApiError, JsonObject
 from agent.main_thread import BusyError, MainThread
 from agent.policy_file import replace_policy
 from agent.policy_metrics import CanaryFigures

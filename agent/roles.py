@@ -13,7 +13,8 @@ from contextlib import suppress
 from typing import Final
 from wsgiref.types import WSGIEnvironment
 
-from agent.api import ApiError, Gate
+from agent.agent_view import ApiError
+from agent.api import Gate
 from agent.peers import PEER, Peer
 from controller.plain import plain
 

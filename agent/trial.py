@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from agent.api import ApiError, JsonObject
+from agent.agent_view import ApiError, JsonObject
 from agent.canary import Canary, plan_of
 from bpf.histogram import Histogram
 from controller.canary import Kind, Verdict

@@ -1,4 +1,4 @@
-"""What the admin API answers, made from the daemon's state (`agent.api.AgentView`)."""
+"""What the admin API answers, made from the daemon's state (`agent.agent_view.AgentView`)."""
 
 import time
 from collections import Counter
@@ -7,7 +7,7 @@ from importlib.metadata import version
 from itertools import islice
 from typing import Any, Final
 
-from agent.api import ApiError, JsonObject, Order
+from agent.agent_view import ApiError, JsonObject, Order
 from agent.cgroup_paths import CgroupPaths
 from agent.changes import Changes
 from agent.discovery import Found

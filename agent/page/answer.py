@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from agent.api import ApiError, JsonObject, Order
+from agent.agent_view import ApiError, JsonObject, Order
 from agent.page.columns import GAP_BOUNDS_MS, KEPT, STEP_S, TTFT_BOUNDS_MS, Columns
 
 VERSION: Final = 1

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 from wsgiref.types import WSGIEnvironment
 
-from agent.api import JsonObject, Order, admin_app
+from agent.agent_view import JsonObject, Order
+from agent.api import admin_app
 from agent.http import unix_server
 from agent.sock_diag import Connection, Listener
 from agent.sockets import EngineSockets

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.api import MAX_BODY_BYTES, MAX_POLICY_BODY_BYTES, ApiError, Gate, JsonObject, admin_app
+from agent.agent_view import ApiError, JsonObject
+from agent.api import MAX_BODY_BYTES, MAX_POLICY_BODY_BYTES, Gate, admin_app
 from tests.unit.agent.recorded import CANARY, STATUS, UNSEEN, RecordedView, anyone
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent.api import ApiError, JsonObject
+from agent.agent_view import ApiError, JsonObject
 from agent.changes import Changes
 from agent.main_thread import MainThread
 from agent.recorder import Recorder

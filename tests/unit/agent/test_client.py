@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.api import ApiError, admin_app
+from agent.agent_view import ApiError
+from agent.api import admin_app
 from agent.client import AgentClient, RefusedError, UnreachableError
 from agent.http import unix_server
 from tests.unit.agent.recorded import RecordedView, anyone, served

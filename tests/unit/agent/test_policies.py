@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent.api import ApiError, JsonObject
+from agent.agent_view import ApiError, JsonObject
 from agent.main_thread import MainThread
 from agent.policies import JOURNALLED, Hands, Policies
 from bpf.histogram import EMPTY

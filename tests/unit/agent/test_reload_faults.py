@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent.api import ApiError
+from agent.agent_view import ApiError
 from controller.policy import MAX_POLICY_BYTES, load_policy, parse_policy
 from tests.unit.agent.test_client import nobody
 from tests.unit.agent.test_policies import BASE, NEW, Desk

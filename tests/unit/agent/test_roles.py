@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from agent.api import ApiError, admin_app
+from agent.agent_view import ApiError
+from agent.api import admin_app
 from agent.http import unix_server
 from agent.peers import PEER, Peer
 from agent.roles import may_operate, operators_only

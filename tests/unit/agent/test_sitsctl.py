@@ -18,7 +18,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from agent import sitsctl_policy
-from agent.api import LONGEST_S, SHORTEST_S, ApiError, JsonObject
+from agent.agent_view import ApiError, JsonObject
+from agent.api import LONGEST_S, SHORTEST_S
 from agent.cli import DEFAULT_PIN_DIR, DEFAULT_SOCKET, agent_setting
 from agent.http import answer_json, unix_server
 from agent.sitsctl import main

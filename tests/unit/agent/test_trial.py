@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from agent.api import ApiError
+from agent.agent_view import ApiError
 from agent.trial import Arms, Proposed, Trial, arms_of, reason_of, state_of
 from bpf.histogram import EMPTY
 from controller.canary import Kind, Verdict

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent.api import ApiError
+from agent.agent_view import ApiError
 from agent.changes import Changes
 from agent.discovery import Found, Surroundings
 from agent.history import Moment

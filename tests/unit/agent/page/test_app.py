@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agent.api import ApiError
+from agent.agent_view import ApiError
 from agent.http import HttpServer
 from agent.page.answer import VERSION
 from agent.page.app import document
