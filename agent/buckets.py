@@ -1,9 +1,10 @@
 """The buckets of the Prometheus histograms, cut from the kernel's finer ones."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
 
 from bpf.histogram import Histogram
 
@@ -64,3 +65,13 @@ def add_histogram(
     buckets = [(f"{bound / 1e3:g}", float(n)) for bound, n in zip(bounds_ms, counts, strict=True)]
     buckets.append(("+Inf", float(histogram.count)))
     family.add_metric(labels, buckets, histogram.sum_ns / 1e9)
+
+
+def histogram_family(
+    name: str, text: str, series: Mapping[str, Histogram], bounds_ms: tuple[float, ...]
+) -> Metric:
+    """A family with a histogram an engine, in seconds."""
+    family = HistogramMetricFamily(name, text, labels=["engine"])
+    for label, histogram in series.items():
+        add_histogram(family, [label], histogram, bounds_ms)
+    return family

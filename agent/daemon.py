@@ -24,7 +24,6 @@ from agent.cgroup_paths import CgroupPaths
 from agent.changes import Changes
 from agent.discovery import Discovery
 from agent.exporter import metrics_server
-from agent.figures import ControllerFigures, Sources, figures_of
 from agent.gateway import gateway_routes
 from agent.gpu import Gpus
 from agent.gpu_owners import Owners
@@ -50,6 +49,7 @@ from agent.policies import Hands, Policies
 from agent.recorder import Recorder
 from agent.roles import operators_only
 from agent.sampler import Sampler
+from agent.scrape import ControllerFigures, Sources, figures_of
 from agent.spans import Meanwhile
 from agent.state import State
 from agent.stream_cause import StreamVerdict

@@ -20,7 +20,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.discovery import distinct_names
-from agent.metrics import Figures, FiguresCollector
+from agent.figures import Figures
+from agent.metrics import FiguresCollector
 from agent.neighbour_metrics import NeighbourFigures
 from agent.otel import OtlpExporter
 from agent.request_head import SpanRef, read_head

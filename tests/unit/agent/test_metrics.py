@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.metrics import EngineFigures, Figures, FiguresCollector
+from agent.figures import EngineFigures, Figures
+from agent.metrics import FiguresCollector
 from agent.neighbour_metrics import NeighbourFigures
 from agent.stages import SAMPLE_NS, Sample, stage_reports
 from bpf.histogram import Histogram

@@ -3,11 +3,12 @@ from pathlib import Path
 
 from prometheus_client.metrics_core import Metric
 
+from agent.figures import EngineFigures, Figures
 from agent.gpu import Owner
 from agent.gpu_budget import Worth
 from agent.gpu_metrics import GpuFigures
 from agent.gpu_model import OK, Device, GpuProcess, Instance, Look
-from agent.metrics import EngineFigures, Figures, FiguresCollector
+from agent.metrics import FiguresCollector
 from agent.neighbour_metrics import NeighbourFigures
 from agent.policy_metrics import CanaryFigures
 from agent.spans import SpanCounts
