@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from agent.api import JsonObject
+from agent.agent_view import JsonObject
 
 
 @dataclass(frozen=True, slots=True)
