@@ -7,7 +7,7 @@ const LANE_PX = 15;
 const KNOB_PX = 30;
 const TABLE_STEP_S = 30;
 const RUNS_SHOWN = 60;
-const SHORTEST_S = 120;
+const SHORTEST_S = 60;
 const CAUSE_COLOURS = {
   neighbour_cpu: "#d1495b", own_quota: "#a05195", memory: "#7a5fc0", engine_stopped: "#c2410c",
   network: "#2b7bba", slow_reader: "#2a9d8f", batch: "#c98a04", queue: "#8f7a1b",
