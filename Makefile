@@ -13,12 +13,14 @@ OBJECTS := $(patsubst bpf/%.bpf.c,bpf/objects/%.bpf.o,$(wildcard bpf/*.bpf.c))
 PACKAGES := clang libbpf-dev libbpf1 python3-venv iproute2 util-linux openssl
 # The page is looked at in a real browser.
 SLOW_PACKAGES := chromium fonts-dejavu-core groff-base
+# Others that measure run-queue delay, to compare costs with.
+BENCH_PACKAGES := libbpf-tools bpfcc-tools bpftrace
 # tritonserver's Python backend is linked with libpython.
 ENGINE_PACKAGES := libpython3.11
 MULTIARCH := $(shell uname -m)-linux-gnu
 ARCH := $(shell uname -m | sed 's/x86_64/x86/;s/aarch64/arm64/')
 
-.PHONY: all setup objects lint format test test-unit test-real test-slow test-engines engines test-vm fuzz wheels install uninstall deb demo bench-accuracy bench-causes bench-plugin bench-predict bench-relegation bench-slo clean bench-backfill man drawing walk walk-bare screenshots bench-scale gate gate-record
+.PHONY: all setup objects lint format test test-unit test-real test-slow test-engines engines test-vm fuzz wheels install uninstall deb demo bench bench-accuracy bench-causes bench-plugin bench-predict bench-relegation bench-slo clean bench-backfill man drawing walk walk-bare screenshots bench-scale gate gate-record
 
 all: setup
 
@@ -152,6 +154,23 @@ walk-bare:
 # The README's pictures, taken of such a walk; needs chromium, as `make test-slow` does.
 screenshots: setup
 	$(BIN)/python -m tests.walk --images
+
+# What it costs, against its budgets and the best peers: build/bench.json, and every run behind it in
+# build/bench-runs.json. Up to twelve minutes; BENCH_OPTIONS=--quick takes three. A peer that is not
+# to be had, or can't attach here, is told in the table.
+bench: setup build/node-exporter
+	@for package in $(BENCH_PACKAGES); do \
+	  dpkg -s $$package >/dev/null 2>&1 || \
+	    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$package >/dev/null || true; \
+	done
+	$(BIN)/python -m tests.bench.cost $(BENCH_OPTIONS)
+
+# Debian's node_exporter, unpacked and not installed: its package would start a service.
+build/node-exporter:
+	@mkdir -p build && rm -rf $@.new && mkdir $@.new
+	@cd $@.new && { apt-get update -qq && apt-get download -qq prometheus-node-exporter && \
+	  dpkg-deb -x prometheus-node-exporter_*.deb . || echo "no node_exporter: it is told in the table"; }
+	@mv $@.new $@
 
 # How exact the kernel's account is: 10,000 streams, times, waits, losses, kills; build/accuracy.json.
 bench-accuracy: setup

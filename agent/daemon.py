@@ -285,13 +285,24 @@ class Daemon:
                     self._messages.take(message)
                 self._judge.settle()
                 self._outcomes.settle(time.monotonic_ns(), self._moment)
-                selector.select(_TICK_S)
-                self._node.consume()
-                with suppress(BlockingIOError):
-                    os.read(self._wake_read, 64)
+                self._listen(selector)
         finally:
             selector.close()
             self.close()
+
+    def _listen(self, selector: selectors.BaseSelector) -> None:
+        """Take events as they come, until something else is due or somebody wakes us.
+
+        Streams begin and end many times a second; the rest of a turn is not done for each of them.
+        """
+        until_s = time.monotonic() + _TICK_S
+        while (left_s := until_s - time.monotonic()) > 0:
+            ready = selector.select(left_s)
+            self._node.consume()
+            if any(key.fd == self._wake_read for key, _ in ready):
+                break
+        with suppress(BlockingIOError):
+            os.read(self._wake_read, 64)
 
     def stop(self) -> None:
         """End `run` soon; safe in a signal handler."""

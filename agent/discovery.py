@@ -15,6 +15,7 @@ from typing import Final
 import psutil
 
 from agent.cgroup_trees import CgroupTrees
+from agent.family import family_of
 from agent.groups_within import pods_below, units_below
 from agent.listening import Listeners, ListeningPorts
 from agent.process_tree import ProcessTree
@@ -95,7 +96,7 @@ class Discovery:
         self._ports.next_look()
         self._processes.next_look()
         self._trees.next_look()
-        ours = self._processes.with_children([self.agent_pid])
+        ours = family_of(self.agent_pid)
         commands = self._commands(ours)
         engines = tuple(self._engine(engine, commands, ours) for engine in self.policy.engines)
         taken = {pid for found in engines for pid in found.pids}

@@ -12,6 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from agent.sock_diag import SockDiag, open_in
+
 PROC: Final = Path("/proc")
 KNOWN_S: Final = 30.0
 """For so long the ports of a process are known, if nothing else listens meanwhile."""
@@ -106,12 +108,23 @@ def _all() -> list[int]:
 
 
 def _listeners(home: Path) -> dict[str, int]:
-    """The ports of all sockets that listen in a process's network namespace, by inode."""
+    """The ports of all sockets that listen in a process's network namespace, by inode.
+
+    By sock_diag, for the kernel walks its whole table of connections to show /proc/net/tcp, which
+    takes milliseconds and is read only where we may not ask.
+    """
+    with suppress(OSError), _sock_diag(home / "ns" / "net") as diag:
+        return diag.listening()
     found: dict[str, int] = {}
     for name in ("tcp", "tcp6"):
         with suppress(OSError), (home / "net" / name).open() as lines:
             found |= parse_listeners(lines)
     return found
+
+
+def _sock_diag(namespace: Path) -> SockDiag:
+    ours = namespace.stat().st_ino == (PROC / "self" / "ns" / "net").stat().st_ino
+    return SockDiag() if ours else open_in(namespace)
 
 
 def _ports(home: Path, listeners: Mapping[str, int]) -> frozenset[int]:

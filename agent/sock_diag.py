@@ -19,6 +19,8 @@ from typing import Final
 
 FAMILIES: Final = (int(socket.AF_INET), int(socket.AF_INET6))
 
+ANY_PORT: Final = 0
+
 _NETLINK_SOCK_DIAG: Final = 4
 _SOCK_DIAG_BY_FAMILY: Final = 20
 _REQUEST_DUMP: Final = 0x301
@@ -118,6 +120,18 @@ class SockDiag:
             for _, backlog, limit, *_ in self._ask(family, port, _LISTEN, 0)
         ]
 
+    def listening(self) -> dict[str, int]:
+        """The port of every listening socket by its inode, as /proc/PID/fd names it.
+
+        The kernel looks at those that listen and at nothing else; /proc/net/tcp has it walk its
+        whole table of connections. `OSError` as `listeners`.
+        """
+        return {
+            str(inode): port
+            for family in FAMILIES
+            for _, _, _, inode, *_, port in self._ask(family, ANY_PORT, _LISTEN, 0)
+        }
+
     def connections(self, port: int, family: int) -> list[Connection]:
         """The connections served at `port` by listeners of `family`, pending ones too.
 
@@ -138,7 +152,7 @@ class SockDiag:
                 unsent,
                 wqueue - unsent,
             )
-            for state, rqueue, wqueue, inode, cookie, remote, remote_port, unsent in asked
+            for state, rqueue, wqueue, inode, cookie, remote, remote_port, unsent, _ in asked
         ]
 
     def close(self) -> None:
@@ -147,11 +161,11 @@ class SockDiag:
 
     def _ask(
         self, family: int, port: int, states: int, extensions: int
-    ) -> Iterator[tuple[int, int, int, int, int, bytes, int, int]]:
-        """State, queues, inode, cookie, address and port of each socket, and its unsent bytes.
+    ) -> Iterator[tuple[int, int, int, int, int, bytes, int, int, int]]:
+        """Of each socket: state, queues, inode, cookie, peer, unsent bytes and its own port.
 
-        Those are known where `struct tcp_info` was asked for, else they are all that is queued. Who
-        has nothing queued is not looked at more closely: that is most of ten thousand.
+        Unsent bytes are known where `struct tcp_info` was asked for, else they are all that is
+        queued. Who has nothing queued is not looked at more closely: that is most of ten thousand.
         """
         self._sequence += 1
         request = _REQUEST.pack(family, socket.IPPROTO_TCP, extensions, states)
@@ -178,14 +192,15 @@ class SockDiag:
                 _, state, sport, dport, _, remote, _, cookie, _, rqueue, wqueue, _, inode = (
                     _MESSAGE.unpack_from(data, at + _HEADER.size)
                 )
-                if sport != wanted:
+                if port != ANY_PORT and sport != wanted:
                     continue
                 unsent = wqueue
                 if wqueue and extensions:
                     more = at + _HEADER.size + _MESSAGE.size
                     unsent = min(_not_sent(data, more, at + length, wqueue), wqueue)
                 remote_port = int.from_bytes(dport, "big")
-                yield state, rqueue, wqueue, inode, cookie, remote, remote_port, unsent
+                own_port = int.from_bytes(sport, "big")
+                yield state, rqueue, wqueue, inode, cookie, remote, remote_port, unsent, own_port
 
 
 def open_in(namespace: Path) -> SockDiag:

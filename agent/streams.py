@@ -1,15 +1,17 @@
 """Follows streams from the kernel's events: those under way, and the last that ended."""
 
+import marshal
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Any, Final
+from itertools import islice, takewhile
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
 
 from agent.request_head import read_head
-from bpf.layout import Event, EventKind, Stream
+from bpf.layout import Event, EventKind, Stream, StreamFlags
 from controller.plain import plain
 from controller.policy_model import Slo
 
@@ -123,7 +125,7 @@ class StreamLog:
         self._lock = threading.Lock()
         self._begun: dict[tuple[int, int], _Begun] = {}
         self._under_way: Counter[str] = Counter()
-        self._ended: deque[Ended] = deque(maxlen=KEPT)
+        self._ended: deque[_Kept] = deque(maxlen=KEPT)
         self._seq = 0
 
     def started(self, engine: str, event: Event, version: str | None = None) -> None:
@@ -169,7 +171,7 @@ class StreamLog:
                 version=version,
                 trace_id=trace_id,
             )
-            self._ended.append(done)
+            self._ended.append(_Kept(done.seq, done.ended_ns, engine, _packed(done)))
         return done
 
     def forget(self, engine: str) -> None:
@@ -193,7 +195,7 @@ class StreamLog:
     def after(self, seq: int, limit: int, engine: str | None) -> tuple[list[Ended], int]:
         """Up to `limit` ended streams after `seq`, oldest first, and the last seq looked at."""
         with self._lock:
-            found: list[Ended] = []
+            found: list[_Kept] = []
             last = seq
             for each in self._ended:
                 if each.seq <= seq:
@@ -203,24 +205,49 @@ class StreamLog:
                 last = each.seq
                 if engine is None or each.engine == engine:
                     found.append(each)
-            return found, last
+        return [each.whole() for each in found], last
 
     def newest(self, limit: int, engine: str | None) -> tuple[list[Ended], int]:
         """The last `limit` ended streams, oldest first, and the last seq there is."""
         with self._lock:
             mine = (each for each in reversed(self._ended) if engine in {None, each.engine})
-            return list(islice(mine, limit))[::-1], self._seq
+            found, last = list(islice(mine, limit)), self._seq
+        return [each.whole() for each in reversed(found)], last
 
     def recent(self, engine: str, since_ns: int) -> list[Ended]:
-        """The engine's streams that ended after `since_ns`."""
+        """The engine's streams that ended after `since_ns`, newest first."""
         with self._lock:
-            found = []
-            for each in reversed(self._ended):
-                if each.ended_ns < since_ns:
-                    break
-                if each.engine == engine:
-                    found.append(each)
-            return found
+            since = takewhile(lambda each: each.ended_ns >= since_ns, reversed(self._ended))
+            found = [each for each in since if each.engine == engine]
+        return [each.whole() for each in found]
+
+
+class _Kept(NamedTuple):
+    """An ended stream in a quarter of the memory: what is asked for by, and the rest as bytes."""
+
+    seq: int
+    ended_ns: int
+    engine: str
+    packed: bytes
+
+    def whole(self) -> Ended:
+        stream, *rest = marshal.loads(self.packed)
+        *numbers, flags, local_port, remote_port, address = stream
+        fields: tuple[Any, ...] = (*numbers, StreamFlags(flags), local_port, remote_port, address)
+        return Ended(self.seq, self.engine, Stream(*fields), *rest)
+
+
+def _packed(ended: Ended) -> bytes:
+    _, _, stream, *rest = _fields_of_ended(ended)
+    rest[_EVIDENCE_AT] = dict(ended.evidence)
+    *numbers, flags, local_port, remote_port, address = _fields_of_stream(stream)
+    plain_stream = (*numbers, int(flags), local_port, remote_port, address)
+    return marshal.dumps((plain_stream, *rest))
+
+
+_EVIDENCE_AT: Final = Ended.__slots__.index("evidence") - Ended.__slots__.index("path")
+_fields_of_ended: Final = attrgetter(*Ended.__slots__)
+_fields_of_stream: Final = attrgetter(*Stream.__slots__)
 
 
 def take(

@@ -35,6 +35,9 @@ _WORDS_KEPT: Final = 40
 _WORD_BYTES: Final = 1 << 20
 """A verifier's log comes in one piece, with what matters at its end."""
 
+_BATCH: Final = 256
+"""Entries of a map that one call reads; more than a bucket of a hash table ever holds."""
+
 _LIBBPF_DEBUG: Final = 2
 _STATS_RUN_TIME: Final = 0
 
@@ -149,6 +152,10 @@ _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "bpf_map_update_elem": (c_int, (c_int, c_char_p, c_char_p, c_uint64)),
     "bpf_map_delete_elem": (c_int, (c_int, c_char_p)),
     "bpf_map_get_next_key": (c_int, (c_int, c_char_p, c_void_p)),
+    "bpf_map_lookup_batch": (
+        c_int,
+        (c_int, c_void_p, c_void_p, c_void_p, c_void_p, POINTER(c_uint32), c_void_p),
+    ),
     "btf__load_vmlinux_btf": (c_void_p, ()),
     "btf__free": (None, (c_void_p,)),
     "btf__find_by_name_kind": (c_int, (c_void_p, c_char_p, c_uint32)),
@@ -380,7 +387,8 @@ class Map:
         self._lib = lib
         self.fd = fd
         _, self.key_size, value_size, self.max_entries = map_info(lib, fd)
-        self._value = ctypes.create_string_buffer(value_bytes or value_size)
+        self._value_size = value_bytes or value_size
+        self._value = ctypes.create_string_buffer(self._value_size)
 
     def get(self, key: bytes) -> bytes | None:
         """The value under `key`, or None."""
@@ -409,6 +417,39 @@ class Map:
             key = following.raw
             found.append(key)
         return found
+
+    def items(self) -> list[tuple[bytes, bytes]]:
+        """All entries of a hash map, a few hundred with each call; not for maps of each CPU.
+
+        As far as the map holds still meanwhile; `LibbpfError` if the kernel can't (before 5.6).
+        """
+        count = min(_BATCH, self.max_entries)
+        keys = ctypes.create_string_buffer(count * self.key_size)
+        values = ctypes.create_string_buffer(count * self._value_size)
+        # where to go on: the kernel's own, of the size of a key or four bytes
+        at = ctypes.create_string_buffer(max(4, self.key_size))
+        found: list[tuple[bytes, bytes]] = []
+        follows = None
+        while True:
+            got = c_uint32(count)
+            result = self._lib.bpf_map_lookup_batch(
+                self.fd, follows, at, keys, values, byref(got), None
+            )
+            at_end = result == -errno.ENOENT
+            if not at_end:
+                self._lib.check(result, f"read all of map fd {self.fd}")
+            found += zip(
+                _slices(keys.raw, self.key_size, got.value),
+                _slices(values.raw, self._value_size, got.value),
+                strict=True,
+            )
+            if at_end:
+                return found
+            follows = at
+
+
+def _slices(data: bytes, size: int, count: int) -> list[bytes]:
+    return [data[start : start + size] for start in range(0, count * size, size)]
 
 
 class Ring:

@@ -123,10 +123,7 @@ class RoleReader:
         """Every role there is."""
         found = []
         with memoryview(self._roles) as view, view.cast("Q") as words:
-            for key in self._names.keys():  # noqa: SIM118
-                value = self._names.get(key)
-                if value is None:
-                    continue
+            for key, value in self._names.items():
                 row, comm = ROLE_KEY.unpack(value)
                 at = int.from_bytes(key, "little")
                 sums = [
@@ -160,10 +157,7 @@ class Culprit:
 def read_culprits(culprits: Map) -> list[Culprit]:
     """All culprits the kernel remembers, the worst first."""
     found = []
-    for key in culprits.keys():  # noqa: SIM118
-        value = culprits.get(key)
-        if value is None:
-            continue
+    for key, value in culprits.items():
         cgroup, row, _ = CULPRIT_KEY.unpack(key)
         wait_ns, waits, _, command = CULPRIT.unpack(value)
         text = command.split(b"\0")[0].decode(errors="backslashreplace")

@@ -123,10 +123,9 @@ static __always_inline u64 cpu_cgroup_of(struct task_struct *task)
 	/* on v1 the hierarchy that holds the cpu controller counts, not the (often empty) v2 tree */
 	if (cpu_on_v1) {
 		u32 cpu = bpf_core_enum_value(enum cgroup_subsys_id, cpu_cgrp_id);
-		struct cgroup_subsys_state *css = NULL;
 
-		bpf_core_read(&css, sizeof(css), &task->cgroups->subsys[cpu & 15]);
-		return BPF_CORE_READ(css, cgroup, kn, id);
+		/* the verifier knows the index, so these are four loads and no calls */
+		return task->cgroups->subsys[cpu & 15]->cgroup->kn->id;
 	}
 	return task->cgroups->dfl_cgrp->kn->id;
 }
@@ -282,19 +281,20 @@ static __always_inline struct role *role_of(struct task_struct *task, struct tas
 	return state->role ? bpf_map_lookup_elem(&roles, &row) : NULL;
 }
 
-static __always_inline void left_cpu(struct task_struct *task, bool runnable, u64 now)
+/* The task's state if its target is watched. Idle tasks are nobody's. */
+static __always_inline struct task_state *watched(struct task_struct *task)
 {
-	struct task_state *state = state_of(task);
-	struct counters *c;
-	struct role *r;
-	u32 slot;
+	struct task_state *state = task->pid ? state_of(task) : NULL;
 
-	if (!state)
-		return;
-	slot = slot_of(task, state);
-	if (!slot)
-		return;
-	c = counters_of(slot);
+	return state && slot_of(task, state) ? state : NULL;
+}
+
+static __always_inline void left_cpu(struct task_struct *task, struct task_state *state,
+				     bool runnable, u64 now)
+{
+	struct counters *c = counters_of(state->slot);
+	struct role *r;
+
 	if (c) {
 		if (state->running_ns)
 			c->run_ns += now - state->running_ns;
@@ -311,23 +311,18 @@ static __always_inline void left_cpu(struct task_struct *task, bool runnable, u6
 	state->runnable_ns = runnable ? now : 0;
 }
 
-static __always_inline void came_on_cpu(struct task_struct *task, struct task_struct *holder, u64 now)
+static __always_inline void came_on_cpu(struct task_struct *task, struct task_state *state,
+					struct task_struct *holder, struct task_state *holder_state,
+					u64 now)
 {
-	struct task_state *state = state_of(task);
-	struct task_state *holder_state;
+	u32 slot = state->slot;
+	bool own = holder_state && holder_state->slot == slot;
 	struct histogram *h;
 	struct counters *c;
 	struct target *target;
 	struct role *r;
 	u64 wait, bucket;
-	bool own = false;
-	u32 slot;
 
-	if (!state)
-		return;
-	slot = slot_of(task, state);
-	if (!slot)
-		return;
 	state->running_ns = now;
 	if (!state->runnable_ns)
 		return;
@@ -352,8 +347,6 @@ static __always_inline void came_on_cpu(struct task_struct *task, struct task_st
 		r->waits++;
 	}
 	if (holder->pid) { /* an idle CPU was held by nobody */
-		holder_state = state_of(holder);
-		own = holder_state && holder_state->slot == slot;
 		if (own) {
 			c->wait_self_ns += wait;
 		} else {
@@ -404,8 +397,9 @@ int switch_tasks(u64 *ctx)
 	bool preempt = ctx[0];
 	struct task_struct *prev = (void *)ctx[1];
 	struct task_struct *next = (void *)ctx[2];
-	u64 now = bpf_ktime_get_ns();
+	struct task_state *left = watched(prev), *came = watched(next);
 	long prev_state;
+	u64 now = 0;
 
 	/* The tracepoint's own copy is exact; the field may already say what a waker wrote since
 	 * (fa2c3254d7cf, "sched/tracing: Don't re-read p->state"). Preempted means runnable whatever
@@ -414,10 +408,13 @@ int switch_tasks(u64 *ctx)
 		prev_state = (u32)ctx[3];
 	else
 		prev_state = state_field(prev);
-	if (prev->pid)
-		left_cpu(prev, preempt || prev_state == 0, now);
-	if (next->pid)
-		came_on_cpu(next, prev, now);
+	/* most switches are between tasks nobody watches: those cost no reading of the clock */
+	if (left) {
+		now = bpf_ktime_get_ns();
+		left_cpu(prev, left, preempt || prev_state == 0, now);
+	}
+	if (came)
+		came_on_cpu(next, came, prev, left, now ? now : bpf_ktime_get_ns());
 	if (!have_task_storage && prev_state & TASK_DEAD) {
 		u32 pid = prev->pid;
 

@@ -28,6 +28,7 @@ from controller.memory_round import decide_memory_for, look_at_memory
 from controller.memory_sentinel import SentinelMemory
 from controller.neighbour_watch import NeighbourWatch, in_turn
 from controller.node import Node
+from controller.pace import period_ms
 from controller.policy import policy_from_json
 from controller.policy_model import Engine, Mode, Policy
 from controller.rank_watches import RankWatches
@@ -168,7 +169,9 @@ class Loop:
             self._resume(now_ns)
         seen = self._collect(now_ns)
         collected_ns = self._clock()
-        faced = self._face(seen)
+        samples = now_ns - self._sampled_ns >= SAMPLE_EVERY_NS
+        # in observe nothing is decided, and what would be is only written down once a second
+        faced = self._face(seen) if samples or self._mode != "observe" else []
         decisions = self._decide(faced)
         decided_ns = self._clock()
         for watch, inputs, proposal in decisions:
@@ -193,7 +196,7 @@ class Loop:
         self._follow_hands(now_ns)
         self._follow_links(now_ns)
         self._take_answers(now_ns)
-        if now_ns - self._sampled_ns >= SAMPLE_EVERY_NS and not decisions:
+        if samples and not decisions:
             self._sampled_ns = now_ns
             for watch, inputs in faced:
                 self._recordings.sampled(watch.policy.name, inputs, watch.steps)
@@ -290,12 +293,8 @@ class Loop:
         return decisions
 
     def _period_ns(self) -> int:
-        """Seed A1: a fast tick under backpressure."""
-        control = self._policy.controller
-        pressed = any(
-            watch.pressure.value > control.backpressure_threshold for watch in self._all()
-        )
-        ms = control.fast_tick_interval_ms if pressed else control.scheduler_tick_interval_ms
+        holding = self._hands.active or self._actuator.neighbours.holding
+        ms = period_ms(self._policy.controller, self._all(), holding=holding)
         return int(ms * 1e6)
 
     def _follow_hands(self, now_ns: int) -> None:

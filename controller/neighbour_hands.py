@@ -118,6 +118,11 @@ class NeighbourHands:
         for name in self._frozen.keys() - set(freezable):
             self._thaw(name)
 
+    @property
+    def holding(self) -> bool:
+        """Whether anything is in force on a neighbour."""
+        return bool(self._quotas or self._weights or self._highs or self._frozen)
+
     def limitable(self, neighbours: Iterable[NeighbourView]) -> tuple[NeighbourView, ...]:
         """Those that can be limited now: known, not protected, and nothing refused lately."""
         now_ns = self._clock()

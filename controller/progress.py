@@ -47,6 +47,8 @@ class Progress:
 
     def __init__(self) -> None:
         self.stall: Stall | None = None
+        self.waits = False
+        """Whether there is work, and nothing came of it since the tick before."""
         self._made: tuple[int, ...] = ()
         self._since_ns = 0
         self._before = Pressure()
@@ -74,8 +76,10 @@ class Progress:
             if (self._idle or self._short) and self.stall is not None:
                 self.stall = replace(self.stall, until_ns=now_ns)
             self._made, self._since_ns, self._before = made, now_ns, pressure
+            self.waits = False
             self._idle, self._probe, self._short = False, None, False
             return
+        self.waits = True
         if now_ns - self._since_ns < SUSPECT_NS:
             return
         self._short |= pressure.out_of_memory

@@ -185,6 +185,18 @@ class EngineWatch:
         return self.signals is not None and self.signals.at_risk
 
     @property
+    def waits(self) -> bool:
+        """Whether there was work at the last tick and nothing new had come of it."""
+        return self._progress.waits
+
+    @property
+    def holds(self) -> bool:
+        """Whether anything of it is held, or would be in mode control, by whomever."""
+        held = self.link is not None and self.link.held
+        by_laws = self.cpu.weight is not None or self.sentinel.active or self.core.batch.point
+        return bool(held or by_laws or self.by_hand is not None)
+
+    @property
     def steps(self) -> Collection[Step]:
         """The engine's steps in the window."""
         return self._steps

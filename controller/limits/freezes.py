@@ -6,6 +6,7 @@ guard. The last two do when the deadline is 10 ms past, or the freezer dead.
 
 import os
 import time
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -105,8 +106,15 @@ class Freezes:
 
     def _end(self) -> None:
         """End what is overdue, or has lost its freezer; note what is over, by whoever's doing."""
-        began = {(held.file, self._began_ns[held.slot]): held for held in self._all()}
-        told = {(thaw.file, thaw.began_ns): thaw for thaw in self._freezer.thaws()}
+        thaws = self._freezer.thaws()
+        if frozen := self._all():
+            self._end_those(frozen, thaws)
+        for held, found_ns in self._holds.take_over():
+            self._thawed.append(self._account(held, found_ns))
+
+    def _end_those(self, frozen: Collection[Held], thaws: Iterable[Thaw]) -> None:
+        began = {(held.file, self._began_ns[held.slot]): held for held in frozen}
+        told = {(thaw.file, thaw.began_ns): thaw for thaw in thaws}
         self._told |= {began[key].slot: thaw for key, thaw in told.items() if key in began}
         late_ns = time.monotonic_ns() - THAW_GRACE_NS
         orphans = [
@@ -119,8 +127,6 @@ class Freezes:
         if over:
             with self._holds.listed():
                 self._holds.release(held.slot for held in over)
-        for held, found_ns in self._holds.take_over():
-            self._thawed.append(self._account(held, found_ns))
 
     def _account(self, held: Held, found_ns: int) -> Thawed:
         self._freezer.forget(held.file)

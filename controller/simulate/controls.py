@@ -151,7 +151,7 @@ class Ours:
         return action.values if isinstance(action, SetKnobs) else {}
 
     def period_ns(self) -> int:
-        """As `Loop` has it: fast under backpressure."""
+        """As `controller/pace.py` has it while something is held or late."""
         control = self._controller
         pressed = self.watch.pressure.value > control.backpressure_threshold
         ms = control.fast_tick_interval_ms if pressed else control.scheduler_tick_interval_ms

@@ -10,12 +10,14 @@ import socket
 import sys
 import threading
 import time
+from contextlib import suppress
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 def serve(connection: socket.socket, gap_s: float) -> None:
-    with connection:
+    # a client may go whenever it likes
+    with suppress(ConnectionError), connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         received = b""
         while b"\r\n\r\n" not in received:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.listening import KNOWN_S, Listeners, ListeningPorts, listening_ports, parse_listeners
+from agent.sock_diag import SockDiag
 
 TCP = """\
   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
@@ -115,6 +116,21 @@ def test_another_listener_on_the_same_port_is_seen_at_once() -> None:
     assert listeners.of(port, now_s=1) == frozenset()
     with socket.create_server(("127.0.0.1", port)):
         assert listeners.of(port, now_s=2) == {os.getpid()}
+
+
+def test_netlink_lists_the_same_sockets_as_proc() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as one,
+        socket.create_server(("::1", 0), family=socket.AF_INET6) as two,
+        SockDiag() as diag,
+        Path("/proc/net/tcp").open() as tcp,
+        Path("/proc/net/tcp6").open() as tcp6,
+    ):
+        shown = parse_listeners(tcp) | parse_listeners(tcp6)
+        asked = diag.listening()
+        for each in (one, two):
+            inode = str(os.fstat(each.fileno()).st_ino)
+            assert asked[inode] == shown[inode] == each.getsockname()[1]
 
 
 def test_a_process_that_is_gone_has_none() -> None:

@@ -55,6 +55,18 @@ def test_a_stream_is_good_if_complete_without_error_and_within_both_limits(
     assert is_good(stream(**fields), reason, SLO) is good
 
 
+def test_a_stream_that_ended_is_shown_as_it_was_however_it_is_kept() -> None:
+    log = StreamLog()
+    log.started("e", start(number=7), "canary")
+    slow = log.ended(
+        "e", end(number=7, gaps_over=2), SLO, "neighbour_cpu", {"share": 0.5, "waits": 3}
+    )
+    good = log.ended("é/0", end(number=8), SLO, "none")
+    assert slow.evidence == {"share": 0.5, "waits": 3}
+    assert log.newest(9, None)[0] == log.after(0, 9, None)[0] == [slow, good]
+    assert log.recent("e", 0) == [slow]
+
+
 UNANSWERED: dict[str, Any] = {"first_ns": 0, "head_ns": 0, "status": 0, "flags": StreamFlags(0)}
 
 

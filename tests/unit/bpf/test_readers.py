@@ -78,3 +78,8 @@ def test_a_histogram_is_summed_over_cpus_slot_by_slot() -> None:
     found = parse_histogram(b"".join(HISTOGRAM.pack(*each, *[0] * 5) for each in cpus))
     assert found.sum_ns == 3000
     assert list(found.slots) == [3 * slot + 3 for slot in range(SLOTS)]
+
+
+def test_what_came_between_two_readings_is_told_field_by_field() -> None:
+    earlier, later = Counters(*range(FIELDS)), Counters(*(3 * n + 1 for n in range(FIELDS)))
+    assert later.since(earlier) == Counters(*(2 * n + 1 for n in range(FIELDS)))

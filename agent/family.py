@@ -1,0 +1,45 @@
+"""A process and all that it started, without a look at every other process of the machine.
+
+The kernel lists each thread's children in /proc/PID/task/TID/children (proc(5); since 3.5, where
+it is built with CONFIG_PROC_CHILDREN). A kernel without that is asked the long way, by psutil.
+"""
+
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+PROC: Final = Path("/proc")
+
+
+def family_of(pid: int, proc: Path = PROC) -> frozenset[int]:
+    """The process ids of `pid` and of everything below it; of one that is gone, none."""
+    if not (proc / str(pid) / "task" / str(pid) / "children").is_file():
+        return _by_psutil(pid)
+    found: set[int] = set()
+    unseen = [pid]
+    while unseen:
+        each = unseen.pop()
+        if each not in found:
+            found.add(each)
+            unseen += _children(proc / str(each) / "task")
+    return frozenset(found)
+
+
+def _children(tasks: Path) -> list[int]:
+    """What the threads of a process started; nothing once it is gone."""
+    found: list[int] = []
+    try:
+        for task in tasks.iterdir():
+            found += map(int, (task / "children").read_text().split())
+    except OSError:
+        pass
+    return found
+
+
+def _by_psutil(pid: int) -> frozenset[int]:
+    try:
+        below = psutil.Process(pid).children(recursive=True)
+    except psutil.Error:
+        return frozenset()
+    return frozenset({pid, *(child.pid for child in below)})

@@ -1,0 +1,25 @@
+"""How long the bench measures."""
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """`rounds` alternate; the rest are the lengths of one run of a part."""
+
+    rounds: int = 5
+    turns: int = 100_000
+    """Of the ping-pong: there and back."""
+    chunks: int = 30_000
+    window_s: float = 12.0
+    reactions: int = 8
+    many_engines_rounds: int = 3
+    is_quick: bool = False
+
+
+FULL: Final = Extent()
+QUICK: Final = Extent(
+    turns=30_000, chunks=8_000, window_s=3.0, reactions=2, many_engines_rounds=1, is_quick=True
+)
+"""As many rounds, each shorter."""

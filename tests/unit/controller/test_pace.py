@@ -1,0 +1,94 @@
+from dataclasses import replace
+
+import pytest
+
+from bpf.layout import Counters
+from controller.cpu_limits import CpuMemory
+from controller.engines.page import EngineNow
+from controller.pace import LONGEST_MS, period_ms
+from controller.policy_model import Controller, Engine, Match
+from controller.watch import EngineWatch
+
+CONTROL = Controller()
+SLOW, FAST = CONTROL.scheduler_tick_interval_ms, CONTROL.fast_tick_interval_ms
+TICK_NS = 17_000_000
+
+QUIET = Counters()
+STREAMING = Counters(requests=3, responses=3, chunks=100)
+MORE = replace(STREAMING, chunks=106, gaps=6)
+
+
+def watch(before: Counters, after: Counters, injected: float = 0.0) -> EngineWatch:
+    """An engine whose counters were these at two ticks."""
+    made = EngineWatch(Engine("e", Match("port", 1)), 1, None, 500)
+    for number, counters in enumerate((before, after), 1000):
+        made.take(number * TICK_NS, counters, 0, injected, 0.3)
+    return made
+
+
+def period(*watches: EngineWatch, holding: bool = False, control: Controller = CONTROL) -> float:
+    return period_ms(control, watches, holding=holding)
+
+
+def test_without_a_stream_every_third_tick_is_enough() -> None:
+    assert period() == 3 * SLOW
+    assert period(watch(QUIET, QUIET)) == 3 * SLOW
+
+
+def test_while_streams_flow_in_time_every_second_is() -> None:
+    assert period(watch(STREAMING, MORE)) == 2 * SLOW
+    assert period(watch(QUIET, QUIET), watch(STREAMING, MORE)) == 2 * SLOW
+
+
+def test_a_stream_under_way_is_a_stream_though_nothing_came_of_it_for_long() -> None:
+    made = watch(STREAMING, MORE)
+    for number in range(1002, 1100):
+        made.take(number * TICK_NS, MORE, 0, 0.0, 0.3)
+    assert period(made) == SLOW
+
+
+@pytest.mark.parametrize(
+    "late",
+    [{"gaps_over": 1}, {"ttft_over": 1}, {"waits_over": 1}],
+    ids=lambda late: next(iter(late)),
+)
+def test_what_is_late_is_looked_at_at_every_tick(late: dict[str, int]) -> None:
+    assert period(watch(STREAMING, replace(MORE, **late))) == SLOW
+
+
+def test_who_waits_in_the_engines_queue_is_looked_at_at_every_tick() -> None:
+    made = watch(STREAMING, MORE)
+    assert made.signals is not None
+    made.signals = replace(made.signals, engine=EngineNow(running=3, waiting=1))
+    assert period(made) == SLOW
+
+
+@pytest.mark.parametrize(("pressure", "expected"), [(0.3, 3 * SLOW), (0.5, SLOW), (0.8, FAST)])
+def test_the_more_pressure_the_sooner(pressure: float, expected: float) -> None:
+    assert period(watch(QUIET, QUIET, pressure)) == expected
+
+
+def test_short_waits_for_a_cpu_are_no_reason_to_hurry() -> None:
+    made = watch(STREAMING, replace(MORE, run_ns=2_000_000, wait_ns=2_000_000, waits=40))
+    assert made.pressure.cpu == 0.5
+    assert period(made) == 2 * SLOW
+
+
+def test_while_anything_is_held_every_tick_counts() -> None:
+    by_hand, weight = watch(QUIET, QUIET), watch(QUIET, QUIET)
+    by_hand.by_hand = {"values": {}}
+    weight.cpu = CpuMemory(weight=400)
+    assert period(by_hand) == period(weight) == SLOW
+    assert period(watch(QUIET, QUIET), holding=True) == SLOW
+
+
+def test_one_engine_in_need_is_enough() -> None:
+    late = watch(STREAMING, replace(MORE, gaps_over=1))
+    assert period(watch(QUIET, QUIET), late) == SLOW
+    assert period(watch(QUIET, QUIET), watch(QUIET, QUIET, 0.8)) == FAST
+
+
+@pytest.mark.parametrize(("tick_ms", "expected"), [(10, 30), (25, LONGEST_MS), (100, 100)])
+def test_no_period_is_stretched_far(tick_ms: float, expected: float) -> None:
+    control = Controller(scheduler_tick_interval_ms=tick_ms)
+    assert period(watch(QUIET, QUIET), control=control) == expected
