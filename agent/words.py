@@ -110,10 +110,16 @@ def changes(decision: Json) -> Text:
     """What a decision changes, one change a line: `max_batched_tokens 2048 → 412`."""
     lines = [
         ("" if item["target"] == decision["engine"] else f"{item['target']} ")
-        + f"{item['knob']} {value(item['from'])} → {value(item['to'])}"
+        + f"{item['knob']} {_short(item['from'])} → {_short(item['to'])}"
         for item in decision["action"]
     ]
     return Text("\n".join(lines) or "nothing", overflow="fold")
+
+
+def _short(number: float | str | None) -> str:
+    """A value that a law may have computed: four figures of it."""
+    computed = isinstance(number, float) and abs(number) < 1000
+    return f"{number:.4g}" if computed else value(number)
 
 
 def ack_text(decision: Json) -> Text:

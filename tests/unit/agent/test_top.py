@@ -84,6 +84,13 @@ def test_a_wide_frame_shows_decisions_in_full() -> None:
     assert "cpu_quota none → 1.5 pending" in "\n".join(drawn(STATUS, width=200))
 
 
+def test_a_computed_value_has_four_figures() -> None:
+    history = History()
+    change = DECISIONS[0]["action"][0] | {"from": 0.9440288551, "to": 1.18}
+    history.add(STATUS, [DECISIONS[0] | {"action": [change]}])
+    assert "0.944 → 1.18" in "\n".join(drawn(STATUS, history, width=200))
+
+
 def test_problems_and_the_notice_are_at_the_top() -> None:
     lines = drawn(STATUS | {"problems": ["one", "two", "three"]}, notice="zero")
     assert lines[1:4] == ["! zero", "! one", "! two (+1 more)"]
