@@ -1,5 +1,6 @@
 """Documented commands that no sitsd of a test can answer, and what runs each of them instead."""
 
+import re
 from typing import Final
 
 _SERVICE: Final = "tests/vm/guest/test_service.py"
@@ -25,6 +26,8 @@ ELSEWHERE: Final[dict[str, tuple[str, str]]] = {
     "make test-slow": (".ci/run", "suite test-slow"),
     "make test-vm": (".ci/run", "make test-vm"),
     "make fuzz": (".ci/run", "make fuzz"),
+    "make gate": (".ci/run", "make gate"),
+    "make engines": (".ci/run", "make engines"),
     "make man": ("tests/unit/docs/test_man.py", "def test_every_command_has_its_page"),
     "make install": _CLONE,
     "make uninstall": _UNINSTALLED,
@@ -107,24 +110,11 @@ ELSEWHERE: Final[dict[str, tuple[str, str]]] = {
         "tests/engines/triton/test_adapter.py",
         "def test_",
     ),
-    "make bench-slo": (
-        "tests/kernel/agent/test_bench_slo.py",
-        "def test_every_contender_is_told_of",
-    ),
-    "make bench-causes": (
-        "tests/kernel/agent/test_causes.py",
-        "def test_troubles_are_called_by_their_names",
-    ),
-    "make bench-predict": (
-        "tests/unit/bench/test_predict.py",
-        "def test_the_table_has_every_predictor_against_the_last_value",
-    ),
 }
 """By command: the file that runs it, and what to look for there."""
 
 NOT_RUN: Final[dict[str, str]] = {
-    "make bench-relegation": "a simulation of minutes; its scheduler is the one that is tested",
-    "make bench-plugin": "a measurement in vLLM's own environment; the plug-in is tested there",
+    "make gate-record": "writes what `make gate` compares with",
     "systemctl status": "systemd's, about an engine's unit",
     "systemctl status sitsd": "systemd's, and only looks",
     "journalctl -u sitsd": "systemd's, and only looks",
@@ -134,3 +124,6 @@ NOT_RUN: Final[dict[str, str]] = {
     "vmstat 1": "procps', and only looks",
 }
 """By command: why no test runs it."""
+
+BENCH: Final = re.compile(r"make bench(-[a-z]+)?")
+"""Benches take minutes of a quiet machine, and are run by people; their parts have tests."""
