@@ -94,7 +94,11 @@ def files(pid: int) -> int:
 
 def maps_bytes(pid: int) -> int:
     """Kernel memory of the BPF maps that a process holds, each once."""
-    return sum(map_bytes(each.read_text() for each in Path(f"/proc/{pid}/fdinfo").iterdir()))
+    texts = []
+    for each in Path(f"/proc/{pid}/fdinfo").iterdir():
+        with suppress(FileNotFoundError):  # it was closed just now
+            texts.append(each.read_text())
+    return sum(map_bytes(texts))
 
 
 def map_bytes(infos: Iterable[str]) -> list[int]:
