@@ -62,8 +62,9 @@ def main(
                 good = "exact" if is_exact(found[name][-1]) else "NOT exact"
                 took_s = time.monotonic() - began_s
                 click.echo(f"{name}, {point}: {good} ({took_s:.0f} s)", err=True)
-    out.parent.mkdir(exist_ok=True)
-    out.write_text(json.dumps({**keys(found), **found}, indent=1) + "\n")
+                # what is known is kept, should a later point fail
+                out.parent.mkdir(exist_ok=True)
+                out.write_text(json.dumps({**keys(found), **found}, indent=1) + "\n")
     for name, text in plots(found).items():
         (drawings / name).write_text(text)
     click.echo(table(found))
