@@ -19,6 +19,8 @@ git clone --quiet . "$bare/root/sits"
 # Mounts are in a namespace of their own, and go with it.
 export bare command
 unshare --mount --propagation=slave bash -euo pipefail -c '
+  # what changes how mounts propagate wants / to be one
+  mount --bind "$bare" "$bare"
   mount --rbind /dev "$bare/dev"
   mount --rbind /sys "$bare/sys"
   mount -t proc proc "$bare/proc"
