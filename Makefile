@@ -4,6 +4,7 @@ PYTHON ?= $(shell command -v /usr/bin/python3 || command -v python3)
 VENV := .venv
 # As many as there are cores.
 UNIT_PROCESSES ?= logical
+MINUTES ?= 60
 PREFIX ?= /opt/sits
 DESTDIR ?=
 export ENABLE PURGE
@@ -20,7 +21,7 @@ ENGINE_PACKAGES := libpython3.11
 MULTIARCH := $(shell uname -m)-linux-gnu
 ARCH := $(shell uname -m | sed 's/x86_64/x86/;s/aarch64/arm64/')
 
-.PHONY: all setup objects lint format test test-unit test-real test-slow test-engines engines test-vm fuzz wheels install uninstall deb demo bench bench-accuracy bench-causes bench-plugin bench-predict bench-relegation bench-slo clean bench-backfill man drawing walk walk-bare screenshots bench-scale gate gate-record
+.PHONY: all setup objects lint format test test-unit test-real test-slow test-engines engines test-vm fuzz wheels install uninstall deb demo bench bench-accuracy bench-causes bench-plugin bench-predict bench-relegation bench-slo clean bench-backfill man drawing walk walk-bare screenshots bench-scale gate gate-record soak
 
 all: setup
 
@@ -110,9 +111,9 @@ build/prometheus:
 	@cd $@.new && apt-get update -qq && apt-get download -qq prometheus && dpkg-deb -x prometheus_*.deb .
 	@mv $@.new $@
 
-# The same on Debian's kernels 5.10, 6.1, 6.12 and the newest, in QEMU.
+# The same on Debian's kernels 5.10, 6.1, 6.12 and the newest, in QEMU; on 6.1 with bcc as well.
 test-vm: deb
-	$(BIN)/python -m tests.vm.run
+	$(BIN)/python -m tests.vm.run --bcc
 
 # The project's wheel and those of what it needs. setuptools keeps what it once packed in build/lib.
 wheels: setup
@@ -208,6 +209,10 @@ bench-predict: setup
 # docs/performance-*.svg; up to four minutes.
 bench-scale: setup
 	$(BIN)/python -m tests.bench.scale $(BENCH_OPTIONS)
+
+# An hour under load, in which nothing that sitsd has may grow; build/soak.json.
+soak: setup
+	$(BIN)/python -m tests.bench.soak --minutes $(MINUTES)
 
 clean:
 	rm -rf build $(VENV) bpf/objects *.egg-info

@@ -395,14 +395,14 @@ def _verdict(
 ) -> str:
     if window is None:
         return f"nothing is known of {engine} yet"
-    if not streams and not window.counters.requests:
-        return f"{engine} had no traffic"
+    seen = streams or window.counters.requests
     missed = f"{slow} of {streams} streams that ended missed their SLO"
     if not causes:
-        return f"{engine} was not slow: {missed}"
+        return f"{engine} was not slow: {missed}" if seen else f"{engine} had no traffic"
     worst = causes[0]
+    told = f"{missed}; " if seen else ""
     return (
-        f"{engine}: {missed}; for {worst['seconds']:.1f} s its SLO was at risk because"
+        f"{engine}: {told}for {worst['seconds']:.1f} s its SLO was at risk because"
         f" {worst['meaning']} ({worst['share']:.0%} of the time at risk)"
     )
 

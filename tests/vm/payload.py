@@ -15,7 +15,7 @@ from tests.vm.debs import copy_debs
 from tests.vm.rig.command import RigError
 
 FOLDERS = ("agent", "bpf", "controller", "demo", "systemd", "tests")
-FILES = ("pyproject.toml", "setup.cfg")
+FILES = ("docs/operating.md", "pyproject.toml", "setup.cfg")
 GUEST_PYTHON = (3, 11)
 
 
@@ -35,6 +35,7 @@ def pack(project: Path, into: Path, pytest_arguments: Sequence[str] = ()) -> Non
             ignored = shutil.ignore_patterns("__pycache__", ".*")
             shutil.copytree(project / name, copied / name, ignore=ignored)
     for name in FILES:
+        (copied / name).parent.mkdir(exist_ok=True)
         shutil.copy2(project / name, copied / name)
     # The guest sees the payload read-only, and compiles an order of magnitude more slowly.
     compileall.compile_dir(copied, quiet=2, stripdir=str(into), prependdir="/payload")

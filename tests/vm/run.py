@@ -106,7 +106,7 @@ def test(held: cache.Cache, options: argparse.Namespace) -> list[report.Report]:
     say("packing the project")
     packed = held.scratch()
     payload.pack(PROJECT, packed, options.pytest)
-    if options.bcc:
+    if options.bcc and BCC_SERIES in options.kernels:
         say("bcc and its headers")
         own = kernel.fetch(held, BCC_SERIES, refresh=options.refresh, notice=say)
         shutil.copytree(bcc.fetch(held, own), packed / "bcc", symlinks=True)

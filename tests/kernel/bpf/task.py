@@ -5,11 +5,13 @@
     wake TIMES        sleep a millisecond and work a little, so often
     write PATH TIMES  the same, and write a byte each time, which wakes who reads
     read PATH         read byte by byte to the end
+    fork TIMES        start so many processes that end at once; writes how often they came on a CPU
 
 Writes "ready", waits for a line, works, and (but for the endless burn) writes "done". Then it
 blocks until its input ends.
 """
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -45,6 +47,18 @@ def read(path: str) -> None:
             pass
 
 
+def fork(times: int) -> int:
+    turns = 0
+    for _ in range(times):
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        turns += int(Path(f"/proc/{pid}/schedstat").read_text().split()[2])
+        os.waitpid(pid, 0)
+    return turns
+
+
 def main() -> None:
     print("ready", flush=True)
     sys.stdin.readline()
@@ -59,6 +73,8 @@ def main() -> None:
             write(path, int(times))
         case ["read", path]:
             read(path)
+        case ["fork", times]:
+            print(fork(int(times)), flush=True)
     print("done", flush=True)
     sys.stdin.read()
 

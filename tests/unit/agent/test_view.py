@@ -217,6 +217,14 @@ def test_causes_are_shares_of_the_time_at_risk_worst_first(shown: Shown) -> None
     assert "for 3.0 s its SLO was at risk because segments were lost" in explained["verdict"]
 
 
+def test_an_engine_whose_streams_are_not_seen_is_told_its_cause_all_the_same(shown: Shown) -> None:
+    shown.state.history("chat").add(Moment(0, Counters()))
+    ailed = {"neighbour_cpu": 2 * SECOND_NS}
+    shown.state.history("chat").add(Moment(SECOND_NS, Counters(waits_over=9), ailed))
+    verdict = shown.view.explain("chat", 30)["verdict"]
+    assert verdict.startswith("chat: for 2.0 s its SLO was at risk because other processes take")
+
+
 def test_who_held_the_cpu_and_which_threads_waited_is_of_the_time_asked(shown: Shown) -> None:
     now_ns = time.monotonic_ns()
     culprits, threads = shown.state.culprits["chat"], shown.state.threads["chat"]

@@ -2,6 +2,7 @@
 
 import subprocess
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,16 +20,30 @@ TIMEOUTS = Path("/run/systemd/system/sitsd.service.d/timeouts.conf")
 Done = subprocess.CompletedProcess[str]
 
 
-def run(*command: str | Path, patience_s: float = PATIENCE_S) -> Done:
+def run(
+    *command: str | Path,
+    patience_s: float = PATIENCE_S,
+    at: Path = Path("/"),
+    says: str = "",
+) -> Done:
     """Run a command as on any machine, without what the tests' own Python was told."""
     return subprocess.run(
         command,
+        cwd=at,
+        input=says,
         capture_output=True,
         text=True,
         timeout=patience_s,
         check=False,
         env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "DEBIAN_FRONTEND": "noninteractive"},
     )
+
+
+def typed(line: str, at: Path = Path("/"), patience_s: float = PATIENCE_S) -> str:
+    """Run a line as an operator types it, who says yes to what is asked; what it prints."""
+    done = run("sh", "-c", line, patience_s=patience_s, at=at, says="y\n")
+    assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
+    return done.stdout
 
 
 def install(name: str) -> None:
@@ -48,9 +63,9 @@ def main_pid() -> int:
     return int(properties("MainPID")["MainPID"])
 
 
-def systemctl(*arguments: str) -> None:
+def systemctl(*arguments: str, patience_s: float = PATIENCE_S) -> None:
     """Run systemctl; fails with what the service said."""
-    done = run("systemctl", *arguments)
+    done = run("systemctl", *arguments, patience_s=patience_s)
     assert done.returncode == 0, done.stderr + run("journalctl", "-u", "sitsd", "-n", "40").stdout
 
 
@@ -74,6 +89,12 @@ def wait_for_agent() -> None:
         assert time.monotonic() < until, run("journalctl", "-u", "sitsd", "-n", "40").stdout
         # asking takes more of an emulated CPU than starting may do without
         time.sleep(1)
+
+
+def scrape() -> str:
+    """The metrics, as Prometheus reads them."""
+    with urllib.request.urlopen("http://127.0.0.1:9464/metrics", timeout=PATIENCE_S) as answer:
+        return str(answer.read().decode())
 
 
 def pins() -> set[str]:

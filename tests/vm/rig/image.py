@@ -16,6 +16,7 @@ GUEST_FILES = Path(__file__).parent / "guest_files"
 
 PACKAGES = (
     "bpftool",
+    "curl",
     "dbus",
     "iproute2",
     "kmod",
