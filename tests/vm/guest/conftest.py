@@ -121,7 +121,8 @@ def burn() -> Iterator[Burn]:
             ["taskset", "-c", "0", "sh", "-c", loop, "burn", str(group / "cgroup.procs")]
         )
         started.append(process)
-        wait_until(lambda: process.pid in members(group), "a burning process in its cgroup")
+        # one that burns already is in its way, and on a starved host for long
+        wait_until(lambda: process.pid in members(group), "a burning process in its cgroup", 180)
         return process
 
     yield start
