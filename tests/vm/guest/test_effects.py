@@ -12,7 +12,7 @@ import pytest
 
 from tests.kernel.bpf.child import child
 from tests.kernel.bpf.conftest import engine, flow, watched
-from tests.kernel.bpf.scheduling import CPU, accounts, burning, burnt, neighbour
+from tests.kernel.bpf.scheduling import CPU, accounts, burning, burnt, cpu_engine
 from tests.kernel.bpf.test_network import (
     test_a_reset_by_the_client_is_one_received,
     test_a_reset_by_the_engine_is_one_sent,
@@ -44,7 +44,7 @@ FORKS = 20
 def test_turns_waits_run_time_and_preemptions_are_the_schedulers(
     watched: Watched, make_cgroup: MakeGroup
 ) -> None:
-    row = watched.watch(neighbour(group := make_cgroup("pushed")))
+    row = watched.watch(cpu_engine(group := make_cgroup("pushed")))
     with burning(make_cgroup("burning")), burnt(group, 200) as (_, kernels):
         seen = watched.reader.counters(row)
     assert kernels.involuntary > 0
@@ -58,7 +58,7 @@ def test_turns_waits_run_time_and_preemptions_are_the_schedulers(
 def test_processes_that_are_new_wait_for_their_first_turn(
     watched: Watched, make_cgroup: MakeGroup
 ) -> None:
-    row = watched.watch(neighbour(group := make_cgroup("forking")))
+    row = watched.watch(cpu_engine(group := make_cgroup("forking")))
     with child("task.py", "fork", str(FORKS), group=group, cpu=CPU) as started:
         started.wait_until_it_blocks()
         before = accounts(started.pid).turns
