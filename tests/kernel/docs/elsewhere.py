@@ -125,5 +125,5 @@ NOT_RUN: Final[dict[str, str]] = {
 }
 """By command: why no test runs it."""
 
-BENCH: Final = re.compile(r"make bench(-[a-z]+)?")
-"""Benches take minutes of a quiet machine, and are run by people; their parts have tests."""
+BENCH: Final = re.compile(r"make (?:bench(-[a-z]+)?|soak)")
+"""Benches and the soak take long on a quiet machine, and are run by people; their parts have tests."""
