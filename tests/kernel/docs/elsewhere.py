@@ -126,4 +126,4 @@ NOT_RUN: Final[dict[str, str]] = {
 """By command: why no test runs it."""
 
 BENCH: Final = re.compile(r"make (?:bench(-[a-z]+)?|soak)")
-"""Benches and the soak take long on a quiet machine, and are run by people; their parts have tests."""
+"""Benches and the soak take long and want quiet: people run them. Their parts have tests."""
