@@ -402,6 +402,7 @@ def test_it_decides_by_the_new_policy(tmp_path: Path) -> None:
     with rig(tmp_path, "control") as made:
         made.begin("a")
         change_policy(made, limits=Limits(cpu_weight_max=300))
+        made.agent.status()  # a round that had begun before is over
         made.steal()
         decision = made.agent.next("decision", is_weight)
         assert decision["action"][0]["to"] == 300
