@@ -30,7 +30,11 @@ CALM_NS: Final = 10_000_000_000
 """Relegation is given back when no queue was pressed for so long."""
 
 QUEUE_BAND: Final = 0.15
-"""A change of the queue's cap smaller than this share is not worth a write."""
+"""A cut of the queue's cap smaller than this share is not worth a write."""
+
+QUEUE_GROWTH: Final = 0.5
+"""Nor a raise smaller than this: what is remembered of a load fades over minutes, and the cap rises
+with it."""
 
 QUEUED: Final = "max_queued"
 LEAST_QUEUED: Final = 4
@@ -72,4 +76,5 @@ def queue_point(
         return {QUEUED: knob.start}
     before = held.get(QUEUED, knob.start)
     wanted = float(math.floor(max(most_queued, knob.minimum, min(LEAST_QUEUED, knob.start))))
-    return {QUEUED: before if abs(wanted - before) <= QUEUE_BAND * before else wanted}
+    band = QUEUE_GROWTH if wanted > before else QUEUE_BAND
+    return {QUEUED: before if abs(wanted - before) <= band * before else wanted}

@@ -268,8 +268,8 @@ def gap_attainment(attainment: float, load: Load) -> float:
 def _most_queued(
     view: BatchView, model: StepModel, load: Load, margin: float, kv_total: int
 ) -> float:
-    """How many may wait; any number while load or engine is not known."""
-    if not model.trusted or not load.known:
+    """How many may wait; any number while load or engine is not known, or no answer has tokens."""
+    if not model.trusted or not load.known or load.mean_answer <= 0:
         return math.inf
     running = view.knobs.get(RUNNING)
     most = running.start if running is not None else math.inf

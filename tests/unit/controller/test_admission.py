@@ -10,6 +10,7 @@ from controller.admission import (
     DEFERRAL,
     LEAST_QUEUED,
     QUEUE_BAND,
+    QUEUE_GROWTH,
     QUEUED,
     can_relegate,
     is_pressed,
@@ -83,6 +84,8 @@ def test_a_cap_that_hardly_changed_is_not_written() -> None:
     held = {QUEUED: 100.0}
     assert queue_point(QUEUE, held, 100 * (1 - QUEUE_BAND)) == held
     assert queue_point(QUEUE, held, 100 * (0.98 - QUEUE_BAND)) == {QUEUED: 83}
+    assert queue_point(QUEUE, held, 100 * (1 + QUEUE_GROWTH)) == held
+    assert queue_point(QUEUE, held, 100 * (1.02 + QUEUE_GROWTH)) == {QUEUED: 152}
 
 
 def test_an_engine_without_the_knob_or_without_a_figure_is_not_capped() -> None:

@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 from itertools import pairwise
 from typing import Final
@@ -240,6 +241,16 @@ def slow_ticks(row: int) -> list[int]:
         if at and state.slow_ns != before:
             ran.append(at)
     return ran
+
+
+def test_an_engine_whose_requests_have_no_tokens_may_have_any_number_waiting() -> None:
+    load = Load(requests=50, finished=50, weight_s=60, seconds=60, seen=50, totals=(50, 0, 50, 0))
+    state = replace(HELD, load=load, model=EVEN, slow_ns=0, slow_after_ns=SLOW_NS)
+    empty = EngineNow(steps=500, requests_total=50, finished_total=50, kv_total=1000)
+    signals = replace(window(2 * SECOND, engine=empty), totals=GOOD)
+    after, _ = decide(VIEW, state, signals, Cause.NONE, 0.99)
+    assert after.load.known
+    assert after.most_queued == math.inf
 
 
 def test_of_eight_engines_no_two_have_their_second_in_one_tick() -> None:

@@ -654,7 +654,8 @@ def test_whatever_pages_and_counters_say_what_is_sent_is_in_range_and_comes_to_r
         page.write(now)
         changes.append(decide_on(watch, now_ns, counters))
     assert sum(changes[:300]) <= 30
-    assert sum(changes[300:]) <= 2
+    # what is remembered of a load fades over minutes, and the queue's cap rises with it
+    assert sum(changes[300:]) <= 6
 
 
 def decide_on(watch: EngineWatch, now_ns: int, counters: Counters) -> bool:
