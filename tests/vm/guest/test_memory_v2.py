@@ -160,7 +160,7 @@ def make() -> Iterator[MakeCgroup]:
 
 
 def test_a_neighbour_that_fills_the_memory_they_share_gets_the_engine_killed(
-    make: MakeCgroup, tmp_path: Path
+    heavy: None, make: MakeCgroup, tmp_path: Path
 ) -> None:
     with shared(make, tmp_path) as both:
         both.begin()
@@ -169,7 +169,7 @@ def test_a_neighbour_that_fills_the_memory_they_share_gets_the_engine_killed(
 
 
 def test_with_sits_it_is_held_nobody_is_killed_and_every_answer_is_given(
-    make: MakeCgroup, tmp_path: Path
+    heavy: None, make: MakeCgroup, tmp_path: Path
 ) -> None:
     site = Site(tmp_path, Path("/sys/fs/bpf/sits-memory"))
     with shared(make, tmp_path) as both:
