@@ -48,7 +48,8 @@ def typed(line: str, at: Path = Path("/"), patience_s: float = PATIENCE_S) -> st
 
 def install(name: str) -> None:
     """Install one of the payload's packages."""
-    done = run("dpkg", "-i", DEBS / f"{name}.deb")
+    # it stops and starts the service, beside what else runs there
+    done = run("dpkg", "-i", DEBS / f"{name}.deb", patience_s=3 * PATIENCE_S)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
