@@ -458,6 +458,14 @@ def test_a_renewal_that_is_stale_after_the_lease_ran_out_is_sent_again(lab: Lab)
     assert lab.notices() == ["lease_lost"]
 
 
+def test_what_others_wrote_since_the_greeting_is_known_by_the_page(lab: Lab) -> None:
+    lab.greet()
+    assert lab.link.last_epoch < 40
+    lab.page.write(EngineNow(epoch=40))
+    lab.link.read_page()
+    assert lab.link.last_epoch == 40
+
+
 def test_a_change_that_only_an_answer_shows_is_seen_too(lab: Lab) -> None:
     hold(lab)
     lab.tick(LEASE_MS * MS // RENEW_SHARE)
