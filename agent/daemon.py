@@ -69,7 +69,6 @@ from controller.limits.undo import describe, run_undo
 from controller.log_output import set_log_level
 from controller.policy_model import Mode, Policy
 
-POLICY_PATH: Final = Path("/etc/sits/policy.toml")
 UNDO_NAME: Final = "undo.json"
 JOURNAL_NAME: Final = "journal.db"
 LEARNT_NAME: Final = "learnt.json"
@@ -83,7 +82,6 @@ NO_CONTROLLER: Final = (
 _TICK_S: Final = 0.1
 _MOMENT_S: Final = 1.0
 _QUEUES_S: Final = 0.25
-_RATE_WINDOW_S: Final = 10.0
 _LOAD_WINDOW_S: Final = 60.0
 _PAST_EVENTS: Final = 1000
 _LOG: Final = logging.getLogger("sits.daemon")

@@ -75,10 +75,10 @@ def client() -> AgentClient:
     return AgentClient(Path("/run/sits/admin.sock"), PATIENCE_S)
 
 
-def answers() -> bool:
-    """Whether the agent and its controller are there."""
+def answers(agent: AgentClient) -> bool:
+    """Whether an agent and its controller are there; a socket is, a moment before it listens."""
     try:
-        return bool(client().status()["controller"]["alive"])
+        return bool(agent.status()["controller"]["alive"])
     except ClientError:
         return False
 
@@ -86,7 +86,7 @@ def answers() -> bool:
 def wait_for_agent() -> None:
     """Return once the agent and its controller answer."""
     until = time.monotonic() + PATIENCE_S
-    while not answers():
+    while not answers(client()):
         assert time.monotonic() < until, run("journalctl", "-u", "sitsd", "-n", "40").stdout
         # asking takes more of an emulated CPU than starting may do without
         time.sleep(1)

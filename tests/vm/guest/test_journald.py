@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from agent.client import AgentClient, ClientError, RefusedError
+from agent.client import AgentClient, RefusedError
 from tests.vm.guest.conftest import wait_until
+from tests.vm.guest.installed import answers
 
 UNIT = "journald-sitsd"
 DIRECTORY = Path("/run/journald-sits")
@@ -46,14 +47,6 @@ def entries(*fields: str) -> list[dict[str, Any]]:
 def write(level: str = "info", gap_ms: int = 100) -> None:
     text = POLICY.format(at=DIRECTORY, level=level, gap_ms=gap_ms)
     (DIRECTORY / "policy.toml").write_text(text)
-
-
-def answers(client: AgentClient) -> bool:
-    """Whether the agent and its controller are there; its socket is, a moment before it listens."""
-    try:
-        return bool(client.status()["controller"]["alive"])
-    except ClientError:
-        return False
 
 
 @pytest.fixture(scope="module")

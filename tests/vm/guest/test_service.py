@@ -143,7 +143,7 @@ def test_a_second_agent_refuses_and_says_who_runs(heavy: None) -> None:
     second = run("/opt/sits/bin/sitsd")
     assert second.returncode != 0
     assert f"another sitsd runs already (process {main_pid()}" in second.stderr
-    assert answers()
+    assert answers(client())
 
 
 def test_a_reload_puts_the_new_policy_in_force_in_the_same_process(heavy: None) -> None:
