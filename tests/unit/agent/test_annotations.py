@@ -16,7 +16,11 @@ SAYS = {"SITS_SLO_TTFT_MS": "800", "SITS_SLO_GAP_MS": "40.5", "SITS_CLASS": "slo
 
 @pytest.fixture
 def annotated_pid() -> Iterator[int]:
-    with subprocess.Popen(["sleep", "60"], env=SAYS | {"PATH": os.environ["PATH"]}) as process:
+    # what it prints comes after the exec that gives it its environment
+    command, env = ["sh", "-c", "echo; exec sleep 60"], SAYS | {"PATH": os.environ["PATH"]}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
         yield process.pid
         process.kill()
 

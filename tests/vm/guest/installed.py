@@ -13,7 +13,7 @@ DEBS = Path("/payload/debs")
 POLICY = Path("/etc/sits/policy.toml")
 PINS = Path("/sys/fs/bpf/sits")
 UNIT_CGROUP = Path("/sys/fs/cgroup/system.slice/sitsd.service")
-PATIENCE_S = 120
+PATIENCE_S = 400
 TIMEOUTS = Path("/run/systemd/system/sitsd.service.d/timeouts.conf")
 """An emulated machine takes longer than any that the unit's own bounds are for."""
 
@@ -116,8 +116,8 @@ def traces() -> set[str]:
 @contextmanager
 def patient_unit() -> Iterator[None]:
     """The unit's bounds as an emulated machine needs them, and as many starts as tests make."""
-    TIMEOUTS.parent.mkdir(parents=True)
-    service = f"[Service]\nTimeoutStopSec={PATIENCE_S}\nWatchdogSec=30\n"
+    TIMEOUTS.parent.mkdir(parents=True, exist_ok=True)
+    service = f"[Service]\nTimeoutStopSec={PATIENCE_S}\nWatchdogSec=60\n"
     TIMEOUTS.write_text(f"{service}[Unit]\nStartLimitIntervalSec=0\n")
     try:
         yield

@@ -35,7 +35,7 @@ class = "slo-a"
 min_cores = 1.0
 """
 FREEZES = 3
-PATIENCE_S = 120
+PATIENCE_S = 400
 
 
 @pytest.fixture

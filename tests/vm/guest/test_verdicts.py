@@ -28,7 +28,7 @@ from tests.vm.guest.conftest import Burn, cgroups, wait_until
 from tests.vm.guest.link import Link, linked
 
 GAP_MS = 1_500
-PATIENCE_S = 180
+PATIENCE_S = 400
 ENGINE_CPU = 0
 """Where `burn` burns too."""
 
