@@ -13,11 +13,10 @@ const volatile bool have_task_storage = true;
 const volatile bool have_prev_state = true;
 const volatile bool cpu_on_v1 = false;
 
-/* what we know of one task; cgroup and generation say whether `slot` is still true */
+/* what we know of one task; cgroups and generation say whether `slot` is still true */
 struct task_state {
 	u64 runnable_ns; /* 0: not waiting for a CPU */
-	u64 running_ns; /* 0: not on a CPU */
-	u64 cgroup;
+	u64 cgroups; /* where the kernel keeps which it is in: the task is there, or moved */
 	u32 slot;
 	u32 generation;
 	u64 role_ns; /* when its role was last looked up */
@@ -40,6 +39,23 @@ struct {
 	__type(key, u32);
 	__type(value, struct task_state);
 } task_states_by_pid SEC(".maps");
+
+/* who came on this CPU last, so that who leaves it need not be looked up */
+struct running {
+	u64 since_ns;
+	u32 pid;
+	u32 slot; /* 0: nobody's */
+	u32 generation;
+	u32 role; /* row in `roles`, 0: none */
+};
+
+/* [0]: this CPU's */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct running);
+} running SEC(".maps");
 
 /* cgroup id in the hierarchy that rules the CPU -> target */
 struct {
@@ -149,22 +165,22 @@ static __always_inline struct task_state *state_of(struct task_struct *task)
 
 /* The target a task belongs to, 0 for none. Looked up again only when the task changed its cgroup
  * or the agent changed the targets. */
-static __always_inline u32 slot_of(struct task_struct *task, struct task_state *state)
+static __always_inline u32 slot_of(struct task_struct *task, struct task_state *state, u32 now_at)
 {
-	u64 cgroup = cpu_cgroup_of(task);
-	u32 now_at = generation_now(), tgid = task->tgid;
+	u64 cgroups = (u64)task->cgroups, cgroup;
+	u32 tgid = task->tgid;
 	u32 *slot;
 
-	if (state->cgroup == cgroup && state->generation == now_at)
+	if (state->cgroups == cgroups && state->generation == now_at)
 		return state->slot;
+	cgroup = cpu_cgroup_of(task);
 	slot = bpf_map_lookup_elem(&processes, &tgid);
 	if (!slot)
 		slot = bpf_map_lookup_elem(&cpu_cgroups, &cgroup);
 	/* a stamp from before belongs to another target, or to none */
 	state->runnable_ns = 0;
-	state->running_ns = 0;
 	state->role_ns = 0;
-	state->cgroup = cgroup;
+	state->cgroups = cgroups;
 	state->generation = now_at;
 	state->slot = slot && *slot < max_targets ? *slot : 0;
 	return state->slot;
@@ -181,7 +197,7 @@ static __always_inline void became_runnable(struct task_struct *task)
 			ADD(h->storage_full, 1);
 		return;
 	}
-	if (slot_of(task, state))
+	if (slot_of(task, state, generation_now()))
 		state->runnable_ns = bpf_ktime_get_ns();
 }
 
@@ -270,69 +286,70 @@ static __always_inline void find_role(struct task_struct *task, struct task_stat
 	note_no_role();
 }
 
-static __always_inline struct role *role_of(struct task_struct *task, struct task_state *state,
-					    u64 now)
+static __always_inline struct role *role_here(u32 role)
 {
-	u32 row;
+	u32 row = role * possible_cpus + bpf_get_smp_processor_id();
 
+	return role ? bpf_map_lookup_elem(&roles, &row) : NULL;
+}
+
+/* The row in `roles` of a watched task. */
+static __always_inline u32 role_of(struct task_struct *task, struct task_state *state, u64 now)
+{
 	if (!state->role_ns || now - state->role_ns > ROLE_EVERY_NS)
 		find_role(task, state, now);
-	row = state->role * possible_cpus + bpf_get_smp_processor_id();
-	return state->role ? bpf_map_lookup_elem(&roles, &row) : NULL;
+	return state->role;
 }
 
 /* The task's state if its target is watched. Idle tasks are nobody's. */
-static __always_inline struct task_state *watched(struct task_struct *task)
+static __always_inline struct task_state *watched(struct task_struct *task, u32 now_at)
 {
 	struct task_state *state = task->pid ? state_of(task) : NULL;
 
-	return state && slot_of(task, state) ? state : NULL;
+	return state && slot_of(task, state, now_at) ? state : NULL;
 }
 
-static __always_inline void left_cpu(struct task_struct *task, struct task_state *state,
-				     bool runnable, u64 now)
+static __always_inline void ran(struct counters *c, u32 role, u64 ns, bool runnable)
 {
-	struct counters *c = counters_of(state->slot);
-	struct role *r;
+	struct role *r = role_here(role);
 
-	if (c) {
-		if (state->running_ns)
-			c->run_ns += now - state->running_ns;
-		c->involuntary += runnable;
-	}
-	r = role_of(task, state, now);
+	c->run_ns += ns;
+	c->involuntary += runnable;
 	if (r) {
-		if (state->running_ns)
-			r->run_ns += now - state->running_ns;
+		r->run_ns += ns;
 		r->involuntary += runnable;
 	}
-	state->running_ns = 0;
-	/* also clears a stamp from a wake-up that found the task still running */
-	state->runnable_ns = runnable ? now : 0;
 }
 
-static __always_inline void came_on_cpu(struct task_struct *task, struct task_state *state,
-					struct task_struct *holder, struct task_state *holder_state,
-					u64 now)
+/* Somebody else's task, of the target in `slot` or of none, was in the way. */
+static __always_inline void held_by_other(struct counters *c, u32 slot, struct task_struct *holder,
+					  u64 now, u64 wait)
 {
-	u32 slot = state->slot;
-	bool own = holder_state && holder_state->slot == slot;
-	struct histogram *h;
-	struct counters *c;
-	struct target *target;
-	struct role *r;
-	u64 wait, bucket;
+	struct target *target = bpf_map_lookup_elem(&targets, &slot);
 
-	state->running_ns = now;
-	if (!state->runnable_ns)
+	if (!target)
 		return;
-	wait = now - state->runnable_ns;
-	state->runnable_ns = 0;
+	if (holder->pid && wait >= BLAME_FROM_NS && target->kind == TARGET_ENGINE)
+		blame(holder, slot, wait);
+	/* what its own tasks do to each other nobody can help it with */
+	if (target->wait_edge_ns && wait >= target->wait_edge_ns) {
+		c->waits_over++;
+		raise_edge(c, slot, EDGE_WAIT, now, wait);
+	}
+}
 
-	c = counters_of(slot);
-	h = bpf_map_lookup_elem(&wait_histograms, &slot);
-	target = bpf_map_lookup_elem(&targets, &slot);
-	if (!c || !h || !target)
+/* A task has waited for `holder` to leave the CPU, which it had for the target in `holder_slot`. */
+static __always_inline void waited(struct counters *c, struct task_state *state,
+				   struct task_struct *holder, u32 holder_slot, u64 now)
+{
+	u64 wait = now - state->runnable_ns, bucket;
+	u32 slot = state->slot;
+	bool own = holder_slot == slot;
+	struct histogram *h = bpf_map_lookup_elem(&wait_histograms, &slot);
+	struct role *r = role_here(state->role);
+
+	state->runnable_ns = 0;
+	if (!h)
 		return;
 	c->wait_ns += wait;
 	c->waits++;
@@ -340,28 +357,20 @@ static __always_inline void came_on_cpu(struct task_struct *task, struct task_st
 	bucket = histogram_slot(wait);
 	if (bucket < HIST_SLOTS)
 		h->slots[bucket]++;
-
-	r = role_of(task, state, now);
 	if (r) {
 		r->wait_ns += wait;
 		r->waits++;
 	}
+	if (own) {
+		c->wait_self_ns += wait;
+		return;
+	}
 	if (holder->pid) { /* an idle CPU was held by nobody */
-		if (own) {
-			c->wait_self_ns += wait;
-		} else {
-			c->wait_other_ns += wait;
-			if (r)
-				r->wait_other_ns += wait;
-			if (wait >= BLAME_FROM_NS && target->kind == TARGET_ENGINE)
-				blame(holder, slot, wait);
-		}
+		c->wait_other_ns += wait;
+		if (r)
+			r->wait_other_ns += wait;
 	}
-	/* what its own tasks do to each other nobody can help it with */
-	if (!own && target->wait_edge_ns && wait >= target->wait_edge_ns) {
-		c->waits_over++;
-		raise_edge(c, slot, EDGE_WAIT, now, wait);
-	}
+	held_by_other(c, slot, holder, now, wait);
 }
 
 /* a sleeping task became runnable: stamp it */
@@ -390,6 +399,48 @@ static __always_inline long state_field(struct task_struct *task)
 	return BPF_CORE_READ(old, state);
 }
 
+/* Whether a task that leaves the CPU goes on wanting one. */
+static __always_inline bool is_runnable(struct task_struct *task, bool preempt, u32 prev_state)
+{
+	/* The tracepoint's own copy is exact; the field may already say what a waker wrote since
+	 * (fa2c3254d7cf, "sched/tracing: Don't re-read p->state"). Preempted means runnable whatever
+	 * the state says. */
+	return preempt || (have_prev_state ? prev_state : state_field(task)) == 0;
+}
+
+/* A task leaves the CPU; returns the target it ran for. Most leave to sleep: of those, what was
+ * noted when they came is all that is looked at. */
+static __always_inline u32 left_cpu(struct task_struct *task, const struct running *on, u32 now_at,
+				    bool runnable, u64 *now)
+{
+	bool is_it = on->pid == task->pid, is_noted = is_it && on->generation == now_at;
+	u32 slot = is_noted ? on->slot : 0;
+	struct task_state *state;
+
+	if (runnable || !is_noted) {
+		state = watched(task, now_at);
+		if (state) {
+			*now = bpf_ktime_get_ns();
+			/* else clears a stamp from a wake-up that found the task still running */
+			state->runnable_ns = runnable ? *now : 0;
+		}
+		if (!is_noted) {
+			slot = state ? state->slot : 0;
+			/* what it did for another target than it is of now is not told */
+			is_it = is_it && on->slot == slot;
+		}
+	}
+	if (slot) {
+		struct counters *c = counters_of(slot);
+
+		if (!*now)
+			*now = bpf_ktime_get_ns();
+		if (c)
+			ran(c, is_it ? on->role : 0, is_it ? *now - on->since_ns : 0, runnable);
+	}
+	return slot;
+}
+
 /* one task leaves the CPU, another comes on */
 SEC("tp_btf/sched_switch")
 int switch_tasks(u64 *ctx)
@@ -397,25 +448,30 @@ int switch_tasks(u64 *ctx)
 	bool preempt = ctx[0];
 	struct task_struct *prev = (void *)ctx[1];
 	struct task_struct *next = (void *)ctx[2];
-	struct task_state *left = watched(prev), *came = watched(next);
-	long prev_state;
-	u64 now = 0;
+	u32 zero = 0, now_at = generation_now(), prev_state = have_prev_state ? ctx[3] : 0;
+	struct running *on = bpf_map_lookup_elem(&running, &zero);
+	struct task_state *came;
+	struct counters *c;
+	u64 now = 0; /* most switches are between tasks nobody watches: those read no clock */
+	u32 left;
 
-	/* The tracepoint's own copy is exact; the field may already say what a waker wrote since
-	 * (fa2c3254d7cf, "sched/tracing: Don't re-read p->state"). Preempted means runnable whatever
-	 * the state says. */
-	if (have_prev_state)
-		prev_state = (u32)ctx[3];
-	else
-		prev_state = state_field(prev);
-	/* most switches are between tasks nobody watches: those cost no reading of the clock */
-	if (left) {
-		now = bpf_ktime_get_ns();
-		left_cpu(prev, left, preempt || prev_state == 0, now);
+	if (!on)
+		return 0;
+	left = left_cpu(prev, on, now_at, is_runnable(prev, preempt, prev_state), &now);
+	came = watched(next, now_at);
+	on->pid = next->pid;
+	on->generation = now_at;
+	on->slot = came ? came->slot : 0;
+	if (came) {
+		if (!now)
+			now = bpf_ktime_get_ns();
+		on->since_ns = now;
+		on->role = role_of(next, came, now);
+		c = counters_of(came->slot);
+		if (c && came->runnable_ns)
+			waited(c, came, prev, left, now);
 	}
-	if (came)
-		came_on_cpu(next, came, prev, left, now ? now : bpf_ktime_get_ns());
-	if (!have_task_storage && prev_state & TASK_DEAD) {
+	if (!have_task_storage && (have_prev_state ? prev_state : state_field(prev)) & TASK_DEAD) {
 		u32 pid = prev->pid;
 
 		bpf_map_delete_elem(&task_states_by_pid, &pid);

@@ -1,12 +1,13 @@
 """The fast loop: collect, decide, actuate; every tick, and at once when the kernel raises an edge.
 
 One thread, one selector, no call in it that waits for anybody. Decisions are made by the pure
-functions of `cpu_limits` and `batching`; here is only the order, the clock and the wiring.
+functions of `cpu_limits` and `batching`; here is only the order, the clock and the wiring. A tick
+is about a few engines, so that none is long: those whose turn it is, or those with an edge.
 """
 
 import selectors
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
@@ -22,8 +23,6 @@ from controller.engines.client import EngineClient
 from controller.engines.link import EngineLink
 from controller.figures import Figures
 from controller.hands import Hands
-from controller.limits.cgroup import CgroupError
-from controller.limits.cpu import read_throttling
 from controller.memory_round import decide_memory_for, look_at_memory
 from controller.memory_sentinel import SentinelMemory
 from controller.neighbour_watch import NeighbourWatch, in_turn
@@ -38,15 +37,17 @@ from controller.rollback import Trial
 from controller.signals import Signals
 from controller.timer import Timer
 from controller.timing import Timing
+from controller.turn import Turn
 from controller.warm import SAVE_NS, Learnt, parse_learnt
-from controller.watch import THROTTLING_EVERY_NS, EngineWatch
+from controller.watch import EngineWatch
 from controller.watch_status import status_of
 from controller.wire import Channel, EngineTarget, Message, parse_targets
 
 STATUS_EVERY_NS: Final = 250_000_000
+CALM_STATUS_EVERY_NS: Final = 1_000_000_000
+"""While there is little to tell: a status message costs as much as a round."""
 LIMITS_EVERY_NS: Final = 500_000_000
 """So that what somebody else wrote is left to him, and told, within a second."""
-SAMPLE_EVERY_NS: Final = 1_000_000_000
 EDGE_SPACING_NS: Final = 3_000_000
 """Edges closer together than this share one tick: under contention the kernel raises many."""
 
@@ -98,7 +99,8 @@ class Loop:
         self._neighbours: dict[str, NeighbourWatch] = {}
         self._node = Node(cpus)
         self._rows: set[int] = set()
-        self._edge_ns: int | None = None
+        self._edges: dict[int, int] = {}
+        self._turn = Turn()
         self._injected: tuple[float, int] = (0.0, 0)
         self._learnt: dict[str, Learnt] = {}
         self._saved_ns = 0
@@ -107,7 +109,8 @@ class Loop:
         self._last_tick_ns = 0
         self._status_ns = 0
         self._limits_ns = 0
-        self._sampled_ns = 0
+        self._edge_tick_ns = 0
+        self._calm = False
         self._recordings = Recordings()
         self._ticks = 0
         self._late = 0
@@ -117,8 +120,8 @@ class Loop:
 
     def on_edge(self, edge: Edge) -> None:
         """Note that a threshold was crossed; the next turn of `run` ticks at once."""
-        if edge.slot in self._rows and self._edge_ns is None:
-            self._edge_ns = edge.at_ns
+        if edge.slot in self._rows:
+            self._edges.setdefault(edge.slot, edge.at_ns)
 
     def run(self, edges: Edges | None) -> None:
         """Tick until the agent's end of the channel closes."""
@@ -130,22 +133,17 @@ class Loop:
         due_ns = self._clock()
         try:
             while True:
-                wake_ns = due_ns
-                if self._edge_ns is not None:
-                    wake_ns = min(due_ns, self._last_tick_ns + EDGE_SPACING_NS)
-                timer.set(wake_ns - self._clock())
+                edge_due_ns = self._edge_tick_ns + EDGE_SPACING_NS
+                timer.set((min(due_ns, edge_due_ns) if self._edges else due_ns) - self._clock())
                 self.listen(None)
                 now_ns = self._clock()
-                on_edge = (
-                    self._edge_ns is not None and now_ns - self._last_tick_ns >= EDGE_SPACING_NS
-                )
                 if now_ns >= due_ns:
                     self._timings["late"].add(now_ns - due_ns)
                     self._late += now_ns - due_ns > LATE_NS
-                elif not on_edge:
-                    continue
-                self.tick(now_ns)
-                due_ns = now_ns + self._period_ns()
+                    self.tick(now_ns, self._turn.take(self._all()))
+                    due_ns = now_ns + self._period_ns()
+                elif self._edges and now_ns >= edge_due_ns:
+                    self.tick_on_edges(now_ns)
         except EOFError:
             pass
         finally:
@@ -160,31 +158,18 @@ class Loop:
         self._take_answers(now_ns)
         self._follow_hands(now_ns)
 
-    def tick(self, now_ns: int) -> None:
-        """One round: collect, decide, actuate, and what is due beside that."""
-        edge_ns, self._edge_ns = self._edge_ns, None
+    def tick(self, now_ns: int, watches: Sequence[EngineWatch] | None = None) -> None:
+        """One round about these engines, or about all, and what is due beside that."""
         self._actuator.heartbeat(now_ns)
         self._actuator.neighbours.follow_freezes()
         if self._ticks and now_ns - self._last_tick_ns >= PAUSED_NS:
             self._resume(now_ns)
-        seen = self._collect(now_ns)
-        collected_ns = self._clock()
-        samples = now_ns - self._sampled_ns >= SAMPLE_EVERY_NS
-        # in observe nothing is decided, and what would be is only written down once a second
-        faced = self._face(seen) if samples or self._mode != "observe" else []
-        decisions = self._decide(faced)
-        decided_ns = self._clock()
-        for watch, inputs, proposal in decisions:
-            tag = self._actuator.carry_out(watch, self._mode, inputs.cause, proposal, edge_ns)
-            self._recordings.decided(tag, watch.policy.name, inputs)
-            watch.restart_window()
-        actuated_ns = self._clock()
-        self._timings["collect"].add(collected_ns - now_ns)
-        self._timings["decide"].add(decided_ns - collected_ns)
-        if decisions:
-            self._timings["actuate"].add(actuated_ns - decided_ns)
-        self._timings["tick"].add(actuated_ns - now_ns)
-        self._ticks += 1
+        for each in in_turn(list(self._neighbours.values()), self._ticks):
+            run_ns = self._reader.run_ns(each.target.row)
+            each.take(now_ns, run_ns, self._actuator.neighbours.is_held(each.target.name))
+        look_at_memory(self._all(), self._actuator.neighbours.free_groups, now_ns)
+        watches = self._all() if watches is None else watches
+        decided = self._round(now_ns, watches)
         self._last_tick_ns = now_ns
         if now_ns - self._limits_ns >= LIMITS_EVERY_NS:
             self._limits_ns = now_ns
@@ -196,18 +181,24 @@ class Loop:
         self._follow_hands(now_ns)
         self._follow_links(now_ns)
         self._take_answers(now_ns)
-        if samples and not decisions:
-            self._sampled_ns = now_ns
-            for watch, inputs in faced:
-                self._recordings.sampled(watch.policy.name, inputs, watch.steps)
-        elif not decisions:
+        # turning inputs into text takes as long as a round, and is left to ticks without decisions
+        if not decided and not self._sample(now_ns, watches):
             self._recordings.hand_over(self._channel)
-        if now_ns - self._status_ns >= STATUS_EVERY_NS:
+        if now_ns - self._status_ns >= (CALM_STATUS_EVERY_NS if self._calm else STATUS_EVERY_NS):
             self._status_ns = now_ns
             self._channel.flush()
             # an agent that does not read gets no more of what it can do without
             if not self._channel.wants_write:
                 self._channel.send(self._status())
+
+    def tick_on_edges(self, now_ns: int) -> None:
+        """A round about the engines that raised an edge, and nothing beside that."""
+        watches = [watch for watch in self._all() if watch.row in self._edges]
+        self._edge_tick_ns = now_ns
+        self._round(now_ns, watches)
+        self._edges.clear()
+        self._follow_links(now_ns)
+        self._take_answers(now_ns)
 
     def stop(self) -> None:
         """Give everything back and close what is open."""
@@ -224,41 +215,56 @@ class Loop:
         for watch in self._all():
             watch.resume(now_ns)
 
-    def _collect(self, now_ns: int) -> list[tuple[EngineWatch, Signals]]:
-        neighbours = list(self._neighbours.values())
-        for each in in_turn(neighbours, self._ticks):
-            run_ns = self._reader.run_ns(each.target.row)
-            each.take(now_ns, run_ns, self._actuator.neighbours.is_held(each.target.name))
-        neighbours_ns = sum(each.ran_ns for each in neighbours)
-        look_at_memory(self._all(), self._actuator.neighbours.free_groups, now_ns)
-        value, until_ns = self._injected
-        injected = value if now_ns < until_ns else 0.0
-        seen = []
-        for watch in self._all():
-            due = now_ns - watch.throttling_at_ns >= THROTTLING_EVERY_NS
-            # while something is late, what stops the engine has to be known at once
-            if watch.group is not None and (due or watch.at_risk):
-                try:
-                    watch.throttled_ns = read_throttling(watch.group).throttled_ns
-                except CgroupError as error:
-                    watch.group_detail = str(error)
-            if due:
-                watch.throttling_at_ns = now_ns
-                watch.look()
-            signals = watch.take(
-                now_ns,
-                self._reader.counters(watch.row),
-                neighbours_ns,
-                injected,
-                self._policy.controller.neighbour_pressure,
-            )
-            seen.append((watch, signals))
-        return seen
+    def _round(self, now_ns: int, watches: Sequence[EngineWatch]) -> bool:
+        """Collect, decide, actuate; whether anything was decided."""
+        signals = [self._collect(now_ns, watch) for watch in watches]
+        collected_ns = self._clock()
+        decisions = []
+        if self._mode != "observe":
+            decisions = self._decide(self._face(now_ns, zip(watches, signals, strict=True)))
+        decided_ns = self._clock()
+        for watch, inputs, proposal in decisions:
+            edge_ns = self._edges.get(watch.row)
+            tag = self._actuator.carry_out(watch, self._mode, inputs.cause, proposal, edge_ns)
+            self._recordings.decided(tag, watch.policy.name, inputs)
+            watch.restart_window()
+        actuated_ns = self._clock()
+        for watch in watches:
+            self._edges.pop(watch.row, None)
+        self._timings["collect"].add(collected_ns - now_ns)
+        self._timings["decide"].add(decided_ns - collected_ns)
+        if decisions:
+            self._timings["actuate"].add(actuated_ns - decided_ns)
+        self._timings["tick"].add(actuated_ns - now_ns)
+        self._ticks += 1
+        return bool(decisions)
 
-    def _face(self, seen: list[tuple[EngineWatch, Signals]]) -> list[tuple[EngineWatch, Inputs]]:
+    def _sample(self, now_ns: int, watches: Iterable[EngineWatch]) -> bool:
+        """Write down now and then what there was to decide on; whether it was time to."""
+        due = [each for each in watches if each.wants_sample(now_ns)]
+        seen = [(watch, watch.signals) for watch in due if watch.signals is not None]
+        for watch, inputs in self._face(now_ns, seen):
+            watch.sampled_ns = now_ns
+            self._recordings.sampled(watch.policy.name, inputs, watch.steps)
+        return bool(seen)
+
+    def _collect(self, now_ns: int, watch: EngineWatch) -> Signals:
+        watch.look_around(now_ns)
+        value, until_ns = self._injected
+        return watch.take(
+            now_ns,
+            self._reader.counters(watch.row),
+            sum(each.ran_ns for each in self._neighbours.values()),
+            value if now_ns < until_ns else 0.0,
+            self._policy.controller.neighbour_pressure,
+        )
+
+    def _face(
+        self, now_ns: int, seen: Iterable[tuple[EngineWatch, Signals]]
+    ) -> list[tuple[EngineWatch, Inputs]]:
         """All that is to be decided on."""
         hands, node = self._actuator.neighbours, self._node
-        node.look(self._policy, seen, self._neighbours.values(), hands.groups)
+        node.look(self._policy, now_ns, self._all(), self._neighbours.values(), hands.groups)
         limitable = hands.limitable(
             each.view(node.tenants.get(each.target.name))
             for each in self._neighbours.values()
@@ -294,8 +300,10 @@ class Loop:
 
     def _period_ns(self) -> int:
         holding = self._hands.active or self._actuator.neighbours.holding
-        ms = period_ms(self._policy.controller, self._all(), holding=holding)
-        return int(ms * 1e6)
+        watches = self._all()
+        ms = period_ms(self._policy.controller, watches, holding=holding)
+        self._calm = ms > self._policy.controller.scheduler_tick_interval_ms
+        return int(ms * 1e6) // self._turn.ticks(len(watches))
 
     def _follow_hands(self, now_ns: int) -> None:
         if self._hands.active:

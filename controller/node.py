@@ -1,6 +1,6 @@
 """The machine as its engines share it: who gets how much of the CPU, looked at once a second."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from controller.cpu_limits import CpuView
@@ -17,8 +17,6 @@ from controller.watch import EngineWatch
 EVERY_NS: Final = 1_000_000_000
 MOST: Final = 10_000
 """The highest weight there is; what a policy allows is less or as much."""
-
-Seen = Iterable[tuple[EngineWatch, Signals]]
 
 
 class Node:
@@ -40,15 +38,22 @@ class Node:
     def look(
         self,
         policy: Policy,
-        seen: Seen,
+        now_ns: int,
+        watches: Collection[EngineWatch],
         neighbours: Collection[NeighbourWatch],
         groups: Mapping[str, Group],
     ) -> None:
         """Divide again, if a second has passed; `groups` are the neighbours' cgroups."""
-        engines = [(watch, signals) for watch, signals in seen if not watch.follows]
-        if not engines or engines[0][1].now_ns - self._looked_ns < EVERY_NS:
+        if now_ns - self._looked_ns < EVERY_NS:
             return
-        self._looked_ns = now_ns = engines[0][1].now_ns
+        engines = [
+            (watch, watch.signals)
+            for watch in watches
+            if not watch.follows and watch.signals is not None
+        ]
+        if not engines:
+            return
+        self._looked_ns = now_ns
         self._divide(policy, engines)
         self._tenancy.look(
             now_ns,

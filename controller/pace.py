@@ -1,4 +1,4 @@
-"""How soon the loop looks again: seed A1's two periods, and two longer ones while all is well.
+"""How soon the loop looks again: seed A1's two periods, and longer ones while all is well.
 
 A tick costs tenths of a millisecond of CPU: sixty a second are more than a per cent of a core. What
 users feel does not wait for a tick: a late gap, first token or turn on the CPU raises an edge in
@@ -13,15 +13,16 @@ from controller.backpressure import Backpressure
 from controller.policy_model import Controller
 from controller.watch import EngineWatch
 
-CALM_TICKS: Final = 2
-"""While streams flow, nothing is late, nobody waits and nothing is held."""
+FLOWING_MS: Final = 80.0
+"""While streams flow, nothing is late, nobody waits and nothing is held. Loads are sampled every
+100 ms for the stages, so it is less than that."""
 
-IDLE_TICKS: Final = 3
-"""While there is no stream at all."""
+IDLE_MS: Final = 125.0
+"""While an engine has no stream at all."""
 
-LONGEST_MS: Final = 55.0
-"""No period is stretched beyond this: half of what the loads are sampled at for the stages, and of
-when a standstill is looked into."""
+UNTUNED_MS: Final = 250.0
+"""While all is well with an engine that has no knobs: then there is nothing to set ahead of need.
+The guard has to hear of us in 700 ms."""
 
 CALM_PRESSURE: Final = 0.35
 """Half of what the fast tick begins at by default."""
@@ -34,8 +35,7 @@ def period_ms(control: Controller, watches: Collection[EngineWatch], *, holding:
     ms = control.scheduler_tick_interval_ms
     if holding or not all(is_calm(watch) for watch in watches):
         return ms
-    ticks = IDLE_TICKS if all(is_idle(watch) for watch in watches) else CALM_TICKS
-    return max(ms, min(ticks * ms, LONGEST_MS))
+    return max(ms, min((_calm_ms(watch) for watch in watches), default=UNTUNED_MS))
 
 
 def is_calm(watch: EngineWatch) -> bool:
@@ -46,6 +46,12 @@ def is_calm(watch: EngineWatch) -> bool:
     if signals.engine is not None and signals.engine.waiting:
         return False
     return _but_for_cpu(watch.pressure) <= CALM_PRESSURE and not watch.holds
+
+
+def _calm_ms(watch: EngineWatch) -> float:
+    if watch.link is None:
+        return UNTUNED_MS
+    return IDLE_MS if is_idle(watch) else FLOWING_MS
 
 
 def is_idle(watch: EngineWatch) -> bool:

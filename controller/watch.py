@@ -15,7 +15,8 @@ from controller.cpu_limits import CpuMemory, CpuView
 from controller.engines.link import EngineLink
 from controller.engines.page import STEP_SLOTS, EngineNow, Step
 from controller.figures import Figures
-from controller.limits.cgroup import Group
+from controller.limits.cgroup import CgroupError, Group
+from controller.limits.throttling import ThrottlingReader
 from controller.memory_sentinel import MemoryView, SentinelMemory
 from controller.memory_watch import MemoryWatch
 from controller.policy_model import Engine, Mode
@@ -41,9 +42,18 @@ the prompts it lets in take seconds."""
 PLANNED_SHARE: Final = 0.9
 """The load is planned for with this chance of being enough: a mean is too little half the time."""
 
-THROTTLING_EVERY_NS: Final = 250_000_000
+LOOK_EVERY_NS: Final = 1_000_000_000
+"""What the kernel says of an engine's cgroups explains what is late: it is read so often while
+nothing is."""
+LOOK_CLOSELY_NS: Final = 250_000_000
+"""And so often while something is."""
+SAMPLE_EVERY_NS: Final = 1_000_000_000
+UNTUNED_SAMPLE_EVERY_NS: Final = 10_000_000_000
+"""Of an engine without knobs there are no steps to fit a model to."""
+LEARNT_A_TICK: Final = 4
+"""Steps of one tick that a trusted model learns from; an engine may do more than that."""
 LOAD_EVERY_NS: Final = 100_000_000
-LOADS_KEPT: Final = 8
+LOADS_KEPT: Final = 24
 """More than come between two status messages, so that a late one loses none."""
 STALL_NS: Final = 200_000_000
 """A standstill shorter than this is not called one, however short a gap has to be."""
@@ -90,9 +100,12 @@ class EngineWatch:
         self.queues = Queues()
         self.cause_ns: dict[str, int] = {}
         self.throttled_ns = 0
-        self.throttling_at_ns = 0
+        self.looked_ns = 0
+        self.sampled_ns = 0
+        """When what is decided on was last written down for replay."""
         self.group_pressure = Pressure()
         self._pressure_reader = PressureReader(group) if group is not None else None
+        self._throttling_reader = ThrottlingReader(group) if group is not None else None
         self.figures = Figures()
         self._progress = Progress()
         self._unsent = UnsentWatch(policy.slo.gap_ms * 1e6)
@@ -141,9 +154,7 @@ class EngineWatch:
         )
         elapsed_ns = now_ns - self.signals.now_ns if self.signals is not None else 0
         self.signals = signals
-        self.core = learn_steps(
-            self.core, as_felt(fresh, self._last_step), signals, neighbour_pressure
-        )
+        self.core = learn_steps(self.core, self._felt(fresh), signals, neighbour_pressure)
         self._last_step = fresh[-1] if fresh else self._last_step
         self.pressure = backpressure(
             signals,
@@ -156,6 +167,12 @@ class EngineWatch:
             cause = str(self.verdict.cause)
             self.cause_ns[cause] = self.cause_ns.get(cause, 0) + elapsed_ns
         return signals
+
+    def _felt(self, fresh: Sequence[Step]) -> Sequence[Step]:
+        """Those to learn from."""
+        if not self.core.model.trusted or len(fresh) <= LEARNT_A_TICK:
+            return as_felt(fresh, self._last_step)
+        return as_felt(fresh[-LEARNT_A_TICK:], fresh[-LEARNT_A_TICK - 1])
 
     def _shown(self, now_ns: int) -> tuple[Sequence[Step], EngineNow | None]:
         """The steps that ended and what the engine does now, as far as it can be built on."""
@@ -255,8 +272,30 @@ class EngineWatch:
             sentinel=self.sentinel,
         )
 
+    def wants_sample(self, now_ns: int) -> bool:
+        """Whether it is time to write down what is decided on."""
+        every_ns = SAMPLE_EVERY_NS if self.link is not None else UNTUNED_SAMPLE_EVERY_NS
+        return now_ns - self.sampled_ns >= every_ns
+
+    def look_around(self, now_ns: int) -> None:
+        """Read what the kernel says of the engine's cgroups, if it is time to."""
+        every_ns = LOOK_CLOSELY_NS if self.at_risk else LOOK_EVERY_NS
+        is_due = now_ns - self.looked_ns >= every_ns
+        # while something is late, what stops the engine has to be known at once
+        if self._throttling_reader is not None and (is_due or self.at_risk):
+            if is_due:
+                # another file may be in its place
+                self._throttling_reader.close()
+            try:
+                self.throttled_ns = self._throttling_reader.throttled_ns()
+            except CgroupError as error:
+                self.group_detail = str(error)
+        if is_due:
+            self.looked_ns = now_ns
+            self.look()
+
     def look(self) -> None:
-        """Read what the kernel says of the engine's cgroups; a few times a second is enough."""
+        """Read what memory and want of a CPU cost it, and whether its socket is there."""
         if self._pressure_reader is not None:
             self.group_pressure = self._pressure_reader.read()
         if self.link is not None:
@@ -264,8 +303,9 @@ class EngineWatch:
 
     def close(self) -> None:
         """Close what is open."""
-        if self._pressure_reader is not None:
-            self._pressure_reader.close()
+        for reader in (self._pressure_reader, self._throttling_reader):
+            if reader is not None:
+                reader.close()
         self.memory.close()
         if self.link is not None:
             self.link.close()

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +15,7 @@ from bpf.layout import Edge, EdgeKind
 from bpf.readers import CounterReader
 from controller.actions import changes_of
 from controller.engines.page import EngineNow, PageWriter, Step
-from controller.loop import STATUS_EVERY_NS, Loop
+from controller.loop import EDGE_SPACING_NS, STATUS_EVERY_NS, Loop
 from controller.policy import policy_to_json
 from controller.policy_model import (
     Controller,
@@ -226,6 +227,10 @@ def connected(status: dict[str, Any]) -> set[str]:
 def cause(status: dict[str, Any], name: str = "a") -> str:
     found: str = status["engines"][name]["cause"]
     return found
+
+
+def is_in(mode: Mode, status: dict[str, Any]) -> bool:
+    return bool(status["mode"] == mode)
 
 
 def ticks(status: dict[str, Any]) -> int:
@@ -650,15 +655,28 @@ def test_edges_close_together_share_a_tick(tmp_path: Path) -> None:
         made.begin("a")
         made.freeze()
         seen = []
-        for _ in range(4):
-            made.advance(STATUS_EVERY_NS)
-            made.edges.raise_for(1)
-            seen.append(ticks(made.agent.next("status")))
+        for mode in ("shadow", "observe", "shadow", "observe"):
+            made.advance(EDGE_SPACING_NS)
             for _ in range(5):
                 made.edges.raise_for(1)
                 time.sleep(0.005)
+            made.mode(mode)
+            seen.append(ticks(made.agent.status(partial(is_in, mode))))
         # the first may have been due anyway, before time stood still
-        assert [later - earlier for earlier, later in pairwise(seen[1:])] == [1, 1]
+        assert [later - earlier for earlier, later in pairwise(seen)] == [1, 1, 1]
+
+
+def test_an_edge_is_no_reason_to_look_at_the_other_engines(tmp_path: Path) -> None:
+    with rig(tmp_path, "control", tick_ms=1000) as made:
+        made.begin("a", "b")
+        made.freeze()
+        made.advance(4 * MS)
+        made.steal(row=1)
+        made.steal(row=2)
+        made.edges.raise_for(2)
+        assert made.agent.next("decision", is_weight)["engine"] == "b"
+        time.sleep(0.05)
+        assert {decision["engine"] for decision in made.agent.of("decision")} <= {"b"}
 
 
 def test_under_backpressure_it_ticks_at_its_fast_period(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from controller.engines.page import EngineNow, PageWriter, Step
 from controller.policy_model import Engine, Match, Slo
 from controller.signals import Signals
 from controller.step_model import TRUST_STEPS, WARM_UP_STEPS, StepModel
-from controller.watch import ARRIVALS_NS, LOAD_EVERY_NS, WINDOW_NS, EngineWatch
+from controller.watch import ARRIVALS_NS, LOAD_EVERY_NS, LOADS_KEPT, WINDOW_NS, EngineWatch
 from controller.watch_status import status_of
 
 from .peers import PAGELESS, STATE, Peer
@@ -234,12 +234,12 @@ def test_what_the_agent_sees_in_the_sockets_presses(alone: EngineWatch) -> None:
 
 def test_the_engines_queues_are_kept_once_every_tenth_of_a_second(lab: Lab) -> None:
     first = lab.now_ns // LOAD_EVERY_NS
-    for waiting in range(40):
+    for waiting in range(5 * LOADS_KEPT):
         lab.step(MS, waiting=waiting, running=2, requests_total=50, finished_total=9)
         lab.take()
     loads = status_of(lab.watch)["loads"]
-    assert [index - first for index, *_ in loads] == list(range(1, 9))
-    assert [load[1] for load in loads] == [4, 9, 14, 19, 24, 29, 34, 39]
+    assert [index - first for index, *_ in loads] == list(range(1, LOADS_KEPT + 1))
+    assert [load[1] for load in loads] == list(range(4, 5 * LOADS_KEPT, 5))
     assert {load[2:] for load in loads} == {(2, 50, 9)}
 
 
