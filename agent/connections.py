@@ -6,6 +6,7 @@ it is closed after a while, and at once when another needs its place.
 
 import json
 import logging
+import selectors
 import socket
 import socketserver
 import ssl
@@ -31,7 +32,7 @@ BACKLOG: Final = 128
 """How many may wait to be let in."""
 
 POLL_S: Final = 0.1
-"""How often the server looks for clients to give up, and whether it is to stop."""
+"""How often the server looks for clients to give up, while it has any."""
 
 MAX_BODY_BYTES: Final = 64 * 1024
 """The longest body that is taken in, where nothing else is said."""
@@ -77,6 +78,28 @@ class Server(WSGIServer):
         self._connections: dict[socket.socket, _Connection] = {}
         self._refused: dict[socket.socket, float] = {}
         self._lock = threading.Lock()
+        self._stopping = False
+        self._woken, self._wake = socket.socketpair()
+
+    def serve_forever(self, poll_interval: float = POLL_S) -> None:
+        """Answer until `shutdown`. Without a client it sleeps until one comes."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.socket, selectors.EVENT_READ)
+            selector.register(self._woken, selectors.EVENT_READ)
+            while not self._stopping:
+                # only this thread lets clients in: none can come while it sleeps
+                waits = bool(self._connections or self._refused)
+                ready = selector.select(poll_interval if waits else None)
+                if self._stopping:
+                    return
+                if any(key.fileobj is self.socket for key, _ in ready):
+                    self._handle_request_noblock()
+                self.service_actions()
+
+    def shutdown(self) -> None:
+        """Have `serve_forever` end soon; whoever calls it waits for its thread."""
+        self._stopping = True
+        self._wake.send(b".")
 
     def get_request(self) -> tuple[socket.socket, Any]:
         """The next connection, and an address that wsgiref understands."""
@@ -137,7 +160,8 @@ class Server(WSGIServer):
             thread.join(REQUEST_S)
         for sock in list(self._refused):
             self._forget(sock)
-        self.socket.close()
+        for sock in (self.socket, self._woken, self._wake):
+            sock.close()
         if self._socket_file is not None:
             path, inode = self._socket_file
             self._socket_file = None

@@ -6,7 +6,7 @@ SIGTERM or SIGINT, giving everything back; pinned programs go on counting until 
 
 import logging
 import os
-import selectors
+import select
 import time
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack, suppress
@@ -79,9 +79,13 @@ NO_CONTROLLER: Final = (
     " start values or under a lease that runs out"
 )
 
-_TICK_S: Final = 0.1
+_TICK_S: Final = 0.3
+"""A turn waits so long for somebody to say something; the controller does every quarter second."""
+
+_ALONE_TICK_S: Final = 0.1
+"""As long as there is no controller."""
+
 _MOMENT_S: Final = 1.0
-_QUEUES_S: Final = 0.25
 _LOAD_WINDOW_S: Final = 60.0
 _PAST_EVENTS: Final = 1000
 _LOG: Final = logging.getLogger("sits.daemon")
@@ -154,13 +158,13 @@ class Daemon:
         self._reload_asked = False
         self._mode_asked: tuple[Mode, str] | None = None
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._main = MainThread(self._wake)
+        self._main = MainThread(self.wake)
         self._watchdog = watchdog()
         self._changes = Changes(
             self._recorder,
             self._main,
             self._tell_controller,
-            self._wake,
+            self.wake,
             journal.open_changes(),
         )
         self._messages = Messages(
@@ -225,7 +229,7 @@ class Daemon:
                 raise StartError(str(error)) from None
             undo.pop_all()
         # only now, when nothing can refuse the start any more
-        self._node.load(self._on_event)
+        self._node.load(self._on_event, self._wants_firsts)
         self._state.set_problems("kernel", self._node.problems)
         self._adapters = Adapters(policy)
         self._supervisor = Supervisor(
@@ -238,11 +242,6 @@ class Daemon:
 
     def run(self) -> None:
         """Serve until `stop`."""
-        selector = selectors.DefaultSelector()
-        selector.register(self._wake_read, selectors.EVENT_READ)
-        events = self._node.fileno()
-        if events is not None:
-            selector.register(events, selectors.EVENT_READ)
         self._admin.start()
         self._metrics.start()
         self._sampler.start()
@@ -253,7 +252,7 @@ class Daemon:
             self._metrics.address,
             self._node.how,
         )
-        look_at_s = moment_at_s = queues_at_s = 0.0
+        look_at_s = moment_at_s = 0.0
         try:
             while not self._stopping:
                 now_s = time.monotonic()
@@ -276,41 +275,46 @@ class Daemon:
                 self._change_policy()
                 self._change_mode()
                 self._changes.tick()
-                if now_s >= queues_at_s:
-                    queues_at_s = now_s + _QUEUES_S
-                    self._supervisor.tell(self._sampler.queues())
+                self._supervisor.tell_queues(self._sampler.queues(), now_s)
                 for message in self._supervisor.receive():
                     self._messages.take(message)
                 self._judge.settle()
                 self._outcomes.settle(time.monotonic_ns(), self._moment)
-                self._listen(selector)
+                tick_s = _TICK_S if self._supervisor.pid is not None else _ALONE_TICK_S
+                self._wait(min(now_s + tick_s, look_at_s, moment_at_s))
         finally:
-            selector.close()
             self.close()
 
-    def _listen(self, selector: selectors.BaseSelector) -> None:
-        """Take events as they come, until something else is due or somebody wakes us.
+    def _wait(self, until_s: float) -> None:
+        """Sleep until then, or until somebody wakes us, and take the events that came meanwhile.
 
-        Streams begin and end many times a second; the rest of a turn is not done for each of them.
+        The controller wakes us by speaking, the kernel once events begin to fill their ring:
+        streams begin and end many times a second, and no turn is made for each of them.
         """
-        until_s = time.monotonic() + _TICK_S
-        while (left_s := until_s - time.monotonic()) > 0:
-            ready = selector.select(left_s)
-            self._node.consume()
-            if any(key.fd == self._wake_read for key, _ in ready):
-                break
+        waker = select.poll()
+        for fd in (self._wake_read, self._supervisor.fileno(), self._node.fileno()):
+            if fd is not None:
+                waker.register(fd, select.POLLIN)
+        waker.poll(max(0.0, until_s - time.monotonic()) * 1e3)
+        self._node.consume()
         with suppress(BlockingIOError):
             os.read(self._wake_read, 64)
 
     def stop(self) -> None:
         """End `run` soon; safe in a signal handler."""
         self._stopping = True
-        self._wake()
+        self.wake()
 
     def reload(self) -> None:
         """Have the policy file read again soon; safe in a signal handler."""
         self._reload_asked = True
-        self._wake()
+        self.wake()
+
+    def wake(self) -> None:
+        """Have the next turn come now; from any thread, and safe in a signal handler."""
+        # a full pipe wakes as well, and one that is closed needs to wake nobody
+        with suppress(OSError):
+            os.write(self._wake_write, b".")
 
     def close(self) -> None:
         """Give everything back and close it."""
@@ -360,6 +364,10 @@ class Daemon:
         rows = self._node.rows
         self._names = {row: name for name, row in rows.items()}
         self._supervisor.set_targets(targets_of(surroundings, rows, self._policy))
+
+    def _wants_firsts(self) -> bool:
+        """Whether anybody asks when first chunks came, before their streams end."""
+        return self._tracing is not None or self._policies.running is not None
 
     def _on_event(self, event: Event) -> None:
         name = self._names.get(event.stream.slot)
@@ -449,7 +457,7 @@ class Daemon:
 
     def _ask_mode(self, mode: Mode, reason: str) -> None:
         self._mode_asked = (mode, reason)
-        self._wake()
+        self.wake()
 
     def _loads(self) -> Mapping[str, Mapping[str, Any] | None]:
         """What each engine says of its load now."""
@@ -470,11 +478,6 @@ class Daemon:
             detail = {"value": value, "seconds": seconds, "reason": reason}
             self._event("injected", "backpressure", detail)
         return told
-
-    def _wake(self) -> None:
-        # a full pipe wakes as well, and one that is closed needs to wake nobody
-        with suppress(OSError):
-            os.write(self._wake_write, b".")
 
     def _change_mode(self) -> None:
         if self._mode_asked is not None:

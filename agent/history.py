@@ -65,6 +65,11 @@ class History:
                     old, ttft=EMPTY, gap=EMPTY, wait=EMPTY
                 )
 
+    @property
+    def last(self) -> Moment | None:
+        """The newest moment; None without any."""
+        return self._moments[-1] if self._moments else None
+
     def moment(self, at_ns: int) -> Moment | None:
         """The last moment by `at_ns`, or the first there is; None without any."""
         first = self._moments[0] if self._moments else None

@@ -18,7 +18,7 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 from prometheus_client import make_wsgi_app
 from prometheus_client.registry import Collector
 
-from agent.connections import BACKLOG, MAX_BODY_BYTES, POLL_S, Server
+from agent.connections import BACKLOG, MAX_BODY_BYTES, Server
 from agent.tls import Tls
 
 ADMIN_GROUP: Final = "sits"
@@ -102,7 +102,7 @@ class HttpServer:
         self.port = port
         self._server = server
         self._thread = threading.Thread(
-            target=server.serve_forever, args=(POLL_S,), name=f"http {address}", daemon=True
+            target=server.serve_forever, name=f"http {address}", daemon=True
         )
 
     def start(self) -> None:

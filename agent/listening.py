@@ -46,15 +46,17 @@ class ListeningPorts:
     def __init__(self) -> None:
         self._before: dict[int, _Known] = {}
         self._now: dict[int, _Known] = {}
+        self._inside: dict[int, Mapping[str, int]] = {}
 
     def next_look(self) -> None:
         """Another look begins: what the one before it did not ask for is forgotten."""
         self._before, self._now = self._now, {}
+        self._inside = {}
 
     def of(self, pid: int, now_s: float) -> frozenset[int]:
         """A process's ports, as `listening_ports` has them."""
         home, before = PROC / str(pid), self._before.get(pid)
-        listeners = _listeners(home)
+        listeners = self._listeners(home)
         same = before is not None and before.listeners == listeners
         if before is not None and same and now_s - before.at_s < KNOWN_S:
             known = before
@@ -62,6 +64,16 @@ class ListeningPorts:
             known = _Known(now_s, listeners, _ports(home, listeners))
         self._now[pid] = known
         return known.ports
+
+    def _listeners(self, home: Path) -> Mapping[str, int]:
+        """Asked once a look of each namespace: an engine may be many processes in one."""
+        try:
+            namespace = (home / "ns" / "net").stat().st_ino
+        except OSError:
+            return _listeners(home)
+        if namespace not in self._inside:
+            self._inside[namespace] = _listeners(home)
+        return self._inside[namespace]
 
 
 class Listeners:

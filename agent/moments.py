@@ -1,6 +1,7 @@
 """What is remembered of each engine once a second, for charts, advice and causes."""
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,8 @@ from agent.history import Moment
 from agent.node import HISTOGRAMS, Node
 from agent.page.columns import Columns
 from agent.state import State
+from bpf.histogram import Histogram
+from bpf.layout import Counters
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +32,12 @@ class Moments:
         culprits, roles = self.node.culprits(), self.node.roles()
         rows = self.node.rows
         for engine in self.state.policy.engines:
-            ttft, gap, wait = (self.node.histogram(which, engine.name) for which in HISTOGRAMS)
+            counters = self.node.counters(engine.name)
+            # only now: a histogram has at least what was counted before it was read
+            ttft, gap, wait = self._histograms(engine.name, counters)
             moment = Moment(
                 time.monotonic_ns(),
-                self.node.counters(engine.name),
+                counters,
                 self.state.cause_ns(engine.name),
                 ttft,
                 gap,
@@ -69,6 +74,17 @@ class Moments:
             self.advisor.take(engine.name, engine.slo, moment, window, status)
             self.columns.take(engine.name, moment, status)
         self.state.candidates = self._find_candidates()
+
+    def _histograms(self, engine: str, now: Counters) -> Iterator[Histogram]:
+        """Its histograms; those into which nothing came since the last moment are as they were."""
+        with self.state.lock:
+            last = self.state.history(engine).last
+        for which, counter in HISTOGRAMS.items():
+            if last is not None and getattr(last.counters, counter) == getattr(now, counter):
+                kept: Histogram = getattr(last, which)
+                yield kept
+            else:
+                yield self.node.histogram(which, engine)
 
     def _find_candidates(self) -> list[dict[str, Any]]:
         """Who took the CPU in the last seconds and is no target."""

@@ -16,7 +16,17 @@ from agent.supervisor import Handles
 from bpf.bcc_loader import load_bcc
 from bpf.features import Features, is_bpffs, open_libbpf, possible_cpus, probe
 from bpf.histogram import EMPTY, Histogram
-from bpf.layout import COUNTERS, HEALTH, Counters, Event, Health, TargetKind, parse_event
+from bpf.layout import (
+    COUNTERS,
+    HEALTH,
+    Counters,
+    Event,
+    EventKind,
+    Health,
+    TargetKind,
+    kind_of,
+    parse_event,
+)
 from bpf.libbpf import Libbpf, LibbpfError, Ring, Runs
 from bpf.loader import Plan, Programs, load
 from bpf.readers import (
@@ -39,7 +49,9 @@ MOST_EVENTS: Final = 20_480
 """Taken at once: all that the ring can hold, and so all that was there. What comes meanwhile does
 not keep the rest of the agent waiting, however fast streams come and go."""
 
-HISTOGRAMS: Final = ("ttft", "gap", "wait")
+HISTOGRAMS: Final = {"ttft": "first_chunks", "gap": "gaps", "wait": "waits"}
+"""Each with the counter of what comes into it."""
+
 _LOG: Final = logging.getLogger("sits.node")
 
 
@@ -67,13 +79,21 @@ class Node:
         """Watch by another policy from the next `watch` on; thresholds follow it."""
         self._policy = policy
 
-    def load(self, on_event: Callable[[Event], None]) -> None:
-        """Load or adopt; never raises for what the kernel refuses, see `problems`."""
+    def load(self, on_event: Callable[[Event], None], wants_firsts: Callable[[], bool]) -> None:
+        """Load or adopt; never raises for what the kernel refuses, see `problems`.
+
+        `on_event` is told of first chunks only where `wants_firsts`.
+        """
+
+        def take(raw: bytes) -> None:
+            if kind_of(raw) != EventKind.FIRST or wants_firsts():
+                on_event(parse_event(raw))
+
         lib = self._lib
         rows = self._policy.agent.max_targets + 1  # row 0 is nobody's
         self.tier = choose_tier(self.features, self._policy.agent.tier)
         if lib is not None and self.tier != "none":
-            self._load(lib, rows, on_event)
+            self._load(lib, rows, take)
         elif lib is None:
             self.problems.append("nothing is measured: libbpf.so.1 was not found")
         elif self.features.missing_capabilities:
@@ -96,7 +116,7 @@ class Node:
         return self.programs.how if self.programs is not None else "none"
 
     def fileno(self) -> int | None:
-        """Readable when there are events; None without the kernel side."""
+        """Readable when many events are there, see bpf/life.h; None without the kernel side."""
         return self._ring.fileno() if self._ring is not None else None
 
     def consume(self) -> None:
@@ -181,7 +201,7 @@ class Node:
         for fd in self._own_fds:
             os.close(fd)
 
-    def _load(self, lib: Libbpf, rows: int, on_event: Callable[[Event], None]) -> None:
+    def _load(self, lib: Libbpf, rows: int, take: Callable[[bytes], None]) -> None:
         pin_dir: Path | None = self._policy.agent.pin_dir
         if pin_dir is not None and not is_bpffs(pin_dir):
             self.problems.append(
@@ -206,12 +226,7 @@ class Node:
                 " mounted cgroup2; run-queue delay is measured"
             )
         else:
-            self._ring = Ring(
-                lib,
-                self.programs.maps["events"],
-                lambda raw: on_event(parse_event(raw)),
-                MOST_EVENTS,
-            )
+            self._ring = Ring(lib, self.programs.maps["events"], take, MOST_EVENTS)
         self._counting = RunCounting(self.programs)
         self._table = TargetTable(self.programs)
         self._roles = RoleReader(

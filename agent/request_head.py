@@ -60,7 +60,8 @@ def read_head(head: bytes) -> RequestHead:
     """What the first bytes of a request say; never fails."""
     lines, whole = _lines(head)
     method, path = _request_line(lines[0])
-    values = _values(lines, _NAME)
+    # most requests have none
+    values = _values(lines, _NAME) if _NAME in head.lower() else []
     # two are as good as none: nobody can say which is meant
     caller = parse_traceparent(values[0]) if len(values) == 1 else None
     return RequestHead(

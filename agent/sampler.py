@@ -1,5 +1,7 @@
 """Samples every engine's stages ten times a second, in a thread of its own, for a minute back.
 
+While nothing happens in any engine, two of three samples are left out.
+
 A thread, because discovery can keep the main loop for longer than a sample. Listeners are read at
 every sample, connections as often as costs `LOOK_SHARE` of a core and at least once a second.
 """
@@ -17,7 +19,10 @@ from agent.stages import SAMPLE_NS, Load, Sample
 from bpf.layout import Counters
 
 KEPT: Final = 600
-LOOK_SHARE: Final = 0.0025
+REST_EVERY: Final = 3
+"""In samples, while nothing happens."""
+
+LOOK_SHARE: Final = 0.001
 MAX_LOOK_EVERY: Final = 10
 """In samples."""
 
@@ -33,6 +38,7 @@ class _Track:
         self.loads: dict[int, Load] = {}
         self.sockets = EngineSockets()
         self.look_at = 0
+        self.at_work = True
         self.blocked = 0
         """What the kernel programs counted as blocked at the last look."""
 
@@ -122,8 +128,9 @@ class Sampler:
     def _run(self) -> None:
         while True:
             now_ns = time.monotonic_ns()
-            index = now_ns // SAMPLE_NS
-            if self._stop.wait(((index + 1) * SAMPLE_NS - now_ns) / 1e9):
+            at_work = any(track.at_work for track in self._tracks.values())
+            index = now_ns // SAMPLE_NS + (1 if at_work else REST_EVERY)
+            if self._stop.wait((index * SAMPLE_NS - now_ns) / 1e9):
                 return
             self._follow()
             for name in list(self._tracks):
@@ -153,7 +160,9 @@ class Sampler:
                 every = 1 + int(took_ns / (LOOK_SHARE * SAMPLE_NS))
                 track.look_at = index + min(every, MAX_LOOK_EVERY)
             else:
-                sockets = replace(track.sockets, listeners=self._sockets.listeners(name))
+                sockets, listeners = track.sockets, self._sockets.listeners(name)
+                if listeners != sockets.listeners:
+                    sockets = replace(sockets, listeners=listeners)
         except OSError as error:
             looks, track.look_at = False, index + MAX_LOOK_EVERY
             sockets = EngineSockets(detail=f"could not list its sockets: {error.strerror}")
@@ -181,5 +190,16 @@ class Sampler:
             in_flight_bytes=sockets.in_flight_bytes,
         )
         with self._lock:
+            track.at_work = at_work(sample, track.samples[-1] if track.samples else None)
             track.sockets = sockets
             track.samples.append(sample)
+
+
+def at_work(now: Sample, before: Sample | None) -> bool:
+    """Whether anything happens in an engine, or may soon: requests are there, wait, or just were.
+
+    Turns on TLS and HTTP/2 connections are counted as no requests, but read and written.
+    """
+    if before is None or now.requests > now.ended or now.backlog or now.unread or now.unsent:
+        return True
+    return (now.requests, now.reads, now.writes) != (before.requests, before.reads, before.writes)

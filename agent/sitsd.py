@@ -48,6 +48,7 @@ def main(policy_path: Path, check: bool, undo: bool, unloads: bool) -> None:
             for each in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(each, lambda *_: daemon.stop())
             signal.signal(signal.SIGHUP, lambda *_: daemon.reload())
+            signal.signal(signal.SIGCHLD, lambda *_: daemon.wake())
             daemon.run()
     except (PolicyError, StartError, OSError) as error:
         raise SystemExit(f"sitsd: {error}") from None

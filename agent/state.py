@@ -21,7 +21,7 @@ PEAKS: Final = ("longest_step_ms", "queue_age_ms", "stopped_ms")
 """Evidence of the controller of which the largest value of a second is kept."""
 
 PAST_KEPT: Final = 480
-"""Two minutes of status messages."""
+"""Two minutes of status messages in which something grew."""
 
 
 class State:
@@ -252,6 +252,8 @@ class _Growing:
 
     def take(self, figures: Mapping[str, int]) -> None:
         """Add what came since the last call."""
+        if figures == self._last and self._past:
+            return
         for name, value in figures.items():
             last = self._last.get(name, 0)
             self.totals[name] += value - last if value >= last else value

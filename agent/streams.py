@@ -12,12 +12,10 @@ from typing import Any, Final, NamedTuple
 
 from agent.request_head import read_head
 from bpf.layout import Event, EventKind, Stream, StreamFlags
-from controller.plain import plain
 from controller.policy_model import Slo
 
 KEPT: Final = 10_000
 MAX_UNDER_WAY: Final = 100_000
-_PATH_CHARACTERS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +105,6 @@ def is_streaming(stream: Stream) -> bool:
     return bool(stream.flags & stream.flags.EVENTS)
 
 
-def request_path(head: bytes) -> str:
-    """The path of a request from the first bytes of its head, printable and not too long."""
-    line = head.split(b"\r\n", 1)[0].decode("latin-1")
-    parts = line.split(" ")
-    return plain(parts[1].partition("?")[0][:_PATH_CHARACTERS]) if len(parts) > 1 else ""
-
-
 _Begun = tuple[str, str, str | None, str | None]
 """Engine, path, version and trace of a stream that has begun."""
 
@@ -130,15 +121,14 @@ class StreamLog:
 
     def started(self, engine: str, event: Event, version: str | None = None) -> None:
         """Take a `START` event, and what its head says of the version."""
-        caller = read_head(event.head).caller
-        trace_id = None if caller is None else f"{caller.span.trace_id:032x}"
-        path = request_path(event.head)
+        head = read_head(event.head)
+        trace_id = None if head.caller is None else f"{head.caller.span.trace_id:032x}"
         with self._lock:
             self._forget(_key(event.stream))
             if len(self._begun) >= MAX_UNDER_WAY:
                 # an end whose event was dropped leaves its start behind; the oldest goes
                 self._forget(next(iter(self._begun)))
-            self._begun[_key(event.stream)] = engine, path, version, trace_id
+            self._begun[_key(event.stream)] = engine, head.path, version, trace_id
             self._under_way[engine] += 1
 
     def ended(
@@ -240,14 +230,13 @@ class _Kept(NamedTuple):
 def _packed(ended: Ended) -> bytes:
     _, _, stream, *rest = _fields_of_ended(ended)
     rest[_EVIDENCE_AT] = dict(ended.evidence)
-    *numbers, flags, local_port, remote_port, address = _fields_of_stream(stream)
+    *numbers, flags, local_port, remote_port, address = stream
     plain_stream = (*numbers, int(flags), local_port, remote_port, address)
     return marshal.dumps((plain_stream, *rest))
 
 
 _EVIDENCE_AT: Final = Ended.__slots__.index("evidence") - Ended.__slots__.index("path")
 _fields_of_ended: Final = attrgetter(*Ended.__slots__)
-_fields_of_stream: Final = attrgetter(*Stream.__slots__)
 
 
 def take(

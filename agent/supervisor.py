@@ -28,6 +28,8 @@ GUARD_TIMEOUT_MS: Final = 700
 
 BACKOFF: Final = Backoff(first_s=0.5, factor=2)
 STOP_TIMEOUT_S: Final = 3.0
+QUEUES_S: Final = 1.0
+"""So often the controller is told what the queues are, though they have not changed."""
 
 _PACKAGES: Final = Path(__file__).parents[1]
 _LOG: Final = logging.getLogger("sits.supervisor")
@@ -70,13 +72,14 @@ class Supervisor:
         self._backoff = BACKOFF
         self._guard_at_s = 0.0
         self._targets: Mapping[str, Any] | None = None
+        self._queues: Mapping[str, Any] | None = None
+        self._queues_at_s = 0.0
         self._mode: Mode = policy.mode
         self.restarts = -1
 
-    @property
-    def channel(self) -> Channel | None:
-        """The controller's channel while it runs."""
-        return self._channel
+    def fileno(self) -> int | None:
+        """Readable when the controller has said something or is gone; None while none runs."""
+        return self._channel.fileno() if self._channel is not None else None
 
     @property
     def pid(self) -> int | None:
@@ -113,10 +116,17 @@ class Supervisor:
         if self._channel is not None:
             self._channel.send({"type": "mode", "mode": mode, "reason": reason})
 
-    def tell(self, message: Mapping[str, Any]) -> None:
-        """Send what the controller can do without, if it has read what came before."""
-        if self._channel is not None and not self._channel.wants_write:
-            self._channel.send(message)
+    def tell_queues(self, message: Mapping[str, Any], now_s: float) -> None:
+        """Tell the controller of the queues, if they changed or it is time to.
+
+        It can do without: nothing is sent before it has read what came before.
+        """
+        channel = self._channel
+        if channel is None or channel.wants_write:
+            return
+        if message != self._queues or now_s >= self._queues_at_s:
+            self._queues, self._queues_at_s = message, now_s + QUEUES_S
+            channel.send(message)
 
     def send(self, message: Mapping[str, Any]) -> bool:
         """Send what must not be lost; False where there is no controller."""

@@ -129,7 +129,7 @@ static __always_inline void take_up_early(struct sock *sk)
 	if (e) {
 		__builtin_memcpy(e->head, early->head, HEAD_BYTES);
 		e->head_len = early->head_len;
-		bpf_ringbuf_submit(e, 0);
+		bpf_ringbuf_submit(e, wake_where_full());
 	}
 	bpf_map_delete_elem(&early_requests, &key);
 }

@@ -59,6 +59,8 @@ class Histogram:
 
     def since(self, earlier: "Histogram") -> "Histogram":
         """What was counted after `earlier` was read."""
+        if earlier is self:
+            return EMPTY
         return Histogram(
             tuple(now - then for now, then in zip(self.slots, earlier.slots, strict=True)),
             self.sum_ns - earlier.sum_ns,

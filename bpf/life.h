@@ -57,6 +57,16 @@ static __always_inline struct target *target_of(struct connection *c)
 	return bpf_map_lookup_elem(&targets, &slot);
 }
 
+/* The agent takes events by itself, a few times a second. It is woken only where they begin to fill
+ * the ring: to wake it for each takes from the engine, at each, and from the agent a turn. */
+#define WAKE_BYTES (512 * 1024)
+
+static __always_inline u64 wake_where_full(void)
+{
+	return bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) < WAKE_BYTES ? BPF_RB_NO_WAKEUP
+									  : BPF_RB_FORCE_WAKEUP;
+}
+
 static __always_inline void tell(struct connection *c, u32 kind, u32 reason, u64 now)
 {
 	struct event *e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
@@ -69,7 +79,7 @@ static __always_inline void tell(struct connection *c, u32 kind, u32 reason, u64
 	e->kind = kind;
 	e->reason = reason;
 	e->stream = c->stream;
-	bpf_ringbuf_submit(e, 0);
+	bpf_ringbuf_submit(e, wake_where_full());
 }
 
 /* No first chunk in time, whether it comes late or never. Answers that are no event

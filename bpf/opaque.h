@@ -53,7 +53,7 @@ static __always_inline void opaque_in(struct bpf_sock *sk, struct connection *c,
 	c->burst_bytes = 0;
 	e = reserve_start(c, 0);
 	if (e)
-		bpf_ringbuf_submit(e, 0);
+		bpf_ringbuf_submit(e, wake_where_full());
 }
 
 /* The engine speaks: what it wrote at once is a chunk, once the last of it has left. */

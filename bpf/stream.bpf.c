@@ -187,7 +187,7 @@ static __always_inline void tell_start(struct __sk_buff *skb, struct connection 
 		if (!bpf_skb_load_bytes(skb, s->payload_at, e->head + before, len))
 			e->head_len = before + len;
 	}
-	bpf_ringbuf_submit(e, 0);
+	bpf_ringbuf_submit(e, wake_where_full());
 }
 
 static __always_inline void begin_request(struct __sk_buff *skb, struct bpf_sock *sk,

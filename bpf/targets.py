@@ -22,6 +22,9 @@ from bpf.loader import Programs
 _KEY_BYTES: Final = {"cpu_cgroups": 8, "processes": 4, "stream_cgroups": 8, "ports": 8}
 """Maps of what is whose, and their keys' sizes."""
 
+COMPARED_EVERY: Final = 10
+"""Calls of `apply` with the same targets; nobody else is to write the tables."""
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -94,6 +97,9 @@ class TargetTable:
         self._watched = {name: programs.map(name) for name in _KEY_BYTES if name in programs.maps}
         self._generation = programs.map("generation")
         self._rows = self._read_rows()
+        self._applied: Mapping[str, Target] | None = None
+        self._without_row: list[str] = []
+        self._unchanged = 0
 
     @property
     def rows(self) -> Mapping[str, int]:
@@ -105,8 +111,20 @@ class TargetTable:
         return self._rows.get(name)
 
     def apply(self, targets: Iterable[Target]) -> list[str]:
-        """Make the kernel watch exactly these; returns the names there was no row left for."""
+        """Make the kernel watch exactly these; returns the names there was no row left for.
+
+        While they stay the same the kernel's tables are compared with them only now and then.
+        """
         wanted = {target.name: target for target in targets}
+        if wanted == self._applied and self._unchanged < COMPARED_EVERY:
+            self._unchanged += 1
+            return list(self._without_row)
+        self._applied, self._unchanged = None, 0
+        self._without_row = self._apply(wanted)
+        self._applied = wanted
+        return list(self._without_row)
+
+    def _apply(self, wanted: Mapping[str, Target]) -> list[str]:
         # rows that an earlier agent left bear what they have room for
         whole = {carried_name(name): name for name in wanted}
         self._rows = {whole.get(name, name): row for name, row in self._rows.items()}

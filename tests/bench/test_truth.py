@@ -10,8 +10,7 @@ TRUTH = Truth("kind", EndReason.COMPLETE, 3, 30, 4, 1, 200, is_events=True)
 
 def end_of(truth: Truth) -> Event:
     """An end that tells the truth."""
-    stream = replace(
-        parse_stream(bytes(STREAM.size)),
+    stream = parse_stream(bytes(STREAM.size))._replace(
         chunks=truth.chunks,
         body_bytes=truth.body_bytes,
         events=truth.events,

@@ -1,5 +1,7 @@
 """How many records are taken from a ring at once."""
 
+import select
+
 import pytest
 
 from agent.node import MOST_EVENTS
@@ -27,6 +29,22 @@ def test_what_is_left_of_more_records_than_asked_for_comes_next_time(engine: Eng
     assert [ring.consume() for _ in range(3)] == [4, 2, 0]
     assert len(taken) == 6
     ring.close()
+
+
+def test_the_agent_is_woken_once_events_begin_to_fill_the_ring(engine: Engine) -> None:
+    look, ring = engine.look(), engine.watched.rings[-1]
+    ring.consume()
+
+    def woken() -> bool:
+        return select.select([ring.fileno()], [], [], 0)[0] != []
+
+    streams = 0
+    with Client.to(engine.port) as client:
+        while not woken() and streams < MOST_EVENTS // 4:
+            client.run(send(chunked([event(1)])))
+            streams += 1
+    assert 100 < streams < MOST_EVENTS // 4
+    look.ends(streams)
 
 
 def test_the_agent_takes_all_that_the_ring_can_hold(engine: Engine) -> None:

@@ -53,6 +53,13 @@ def exchange(where: Path | tuple[str, int], request: bytes) -> bytes:
         return rest(sock)
 
 
+def slept(name: str) -> int:
+    """How often the thread of this name has gone to sleep."""
+    (thread,) = (each for each in threading.enumerate() if each.name == name)
+    status = Path(f"/proc/self/task/{thread.native_id}/status").read_text()
+    return int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
+
+
 def drip(sock: socket.socket) -> None:
     """Send a byte now and then until that fails."""
     while True:
@@ -82,6 +89,15 @@ def metrics(healthz: Any = lambda: (True, {})) -> WSGIApplication:
     registry = CollectorRegistry()
     Counter("sits_things", "Things.", registry=registry).inc(3)
     return metrics_app(registry, healthz)
+
+
+def test_a_server_without_clients_sleeps_until_one_comes(server: HttpServer, path: Path) -> None:
+    exchange(path, b"GET /a HTTP/1.0\r\n\r\n")
+    time.sleep(2 * connections.POLL_S)
+    before = slept(f"http {server.address}")
+    time.sleep(10 * connections.POLL_S)
+    assert slept(f"http {server.address}") - before <= 2
+    assert b" 200 " in exchange(path, b"GET /b HTTP/1.0\r\n\r\n")
 
 
 def test_a_request_over_the_unix_socket_is_answered(server: HttpServer, path: Path) -> None:

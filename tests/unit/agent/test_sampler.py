@@ -4,12 +4,14 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import pairwise
 from typing import TypeVar
 
 import pytest
 
 from agent.discovery import Found
-from agent.sampler import ENDS, KEPT, Sampler
+from agent.sampler import ENDS, KEPT, REST_EVERY, Sampler, at_work
 from agent.sockets import EngineSockets
 from agent.stages import SAMPLE_NS, Load, Sample
 from bpf.layout import Counters
@@ -113,6 +115,39 @@ def test_the_ends_of_a_window_are_its_first_and_last_samples(sampler: Sampler) -
     ends, samples = sampler.ends("e", 60), sampler.samples("e", 60)
     assert len(ends) == 2 * ENDS
     assert [each.index for each in ends[:ENDS]] == [each.index for each in samples[:ENDS]]
+
+
+AT_REST = Sample(7, 700 * SAMPLE_NS, requests=9, reads=9, writes=70, ended=9)
+
+
+@pytest.mark.parametrize(
+    "happens",
+    [
+        {"requests": 10},
+        {"requests": 10, "ended": 10},
+        {"reads": 10},
+        {"writes": 71},
+        {"backlog": 1},
+        {"unread": 1},
+        {"unsent": 1},
+    ],
+)
+def test_an_engine_in_which_something_happens_is_at_work(happens: dict[str, int]) -> None:
+    assert at_work(replace(AT_REST, **happens), AT_REST)
+
+
+def test_an_engine_in_which_nothing_happens_is_at_rest() -> None:
+    assert at_work(AT_REST, None)
+    assert not at_work(replace(AT_REST, index=8, looked=True, connections=3), AT_REST)
+
+
+def test_an_engine_at_rest_is_sampled_less_often(listener: socket.socket) -> None:
+    sampler = Sampler(lambda _: Counters())
+    sampler.watch([found(listener)])
+    sampler.start()
+    samples = at_least(4, sampler)
+    sampler.stop()
+    assert all(b.index - a.index >= REST_EVERY for a, b in pairwise(samples[1:]))
 
 
 def test_a_sampler_that_never_started_stops() -> None:

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent.request_head import read_head
 from agent.streams import (
     KEPT,
     MAX_UNDER_WAY,
     StreamLog,
     is_good,
-    request_path,
     take,
     why_untold,
 )
@@ -93,7 +93,7 @@ def test_a_stream_without_a_first_token_says_why_if_it_was_to_have_one(
 @settings(deadline=None)
 @given(st.binary(max_size=300))
 def test_a_path_is_short_and_prints_whatever_the_head_is(head: bytes) -> None:
-    path = request_path(head)
+    path = read_head(head).path
     assert path.isprintable()
     assert len(path) <= 4 * 200
     path.encode()
@@ -112,7 +112,7 @@ def test_a_path_is_short_and_prints_whatever_the_head_is(head: bytes) -> None:
     ],
 )
 def test_a_path_is_the_request_lines_without_its_query(head: bytes, path: str) -> None:
-    assert request_path(head) == path
+    assert read_head(head).path == path
 
 
 def test_a_stream_keeps_the_path_of_its_start() -> None:

@@ -114,6 +114,27 @@ def test_the_last_row_there_is_can_be_read(supervisor: Supervisor, deaths: list[
     assert deaths == []
 
 
+def test_the_controller_is_told_of_queues_and_the_next_one_too_though_they_stay_the_same(
+    supervisor: Supervisor,
+) -> None:
+    queues = {"accept_fill": 0.5, "unsent": 0, "blocked": 0}
+
+    def told() -> bool:
+        message = {"type": "queues", "engines": {"chat": queues}}
+        supervisor.tell_queues(message, time.monotonic())
+        pressure = status(supervisor)["engines"]["chat"]["backpressure"]
+        return bool(pressure["accept"] == 0.5)
+
+    status(supervisor)
+    supervisor.set_targets(targets_message([EngineTarget("chat", 1, None)], []))
+    messages(supervisor, lambda said: any(m["type"] == "status" and m["engines"] for m in said))
+    messages(supervisor, lambda _: told())
+    os.kill(supervisor.pid or 0, signal.SIGKILL)
+    messages(supervisor, lambda _: supervisor.restarts == 1)
+    messages(supervisor, lambda said: any(m["type"] == "status" and m["engines"] for m in said))
+    messages(supervisor, lambda _: told())
+
+
 def test_a_change_of_policy_reaches_the_controller_and_the_next_one_too(
     supervisor: Supervisor,
 ) -> None:

@@ -201,9 +201,9 @@ streams = st.builds(
 
 def as_the_kernel_writes_it(stream: Stream) -> ctypes.Structure:
     c = STRUCTS["stream"]()
-    for field in fields(Stream):
-        if field.name != "remote_address":
-            setattr(c, field.name, getattr(stream, field.name))
+    for name, value in stream._asdict().items():
+        if name != "remote_address":
+            setattr(c, name, value)
     address = ip_address(stream.remote_address)
     c.family = AF_INET if address.version == 4 else AF_INET6
     ctypes.memmove(c.remote_ip, address.packed, len(address.packed))
