@@ -93,8 +93,19 @@ class Server(WSGIServer):
                 if self._stopping:
                     return
                 if any(key.fileobj is self.socket for key, _ in ready):
-                    self._handle_request_noblock()
+                    self._let_in()
                 self.service_actions()
+
+    def _let_in(self) -> None:
+        try:
+            request, address = self.get_request()
+        except OSError:
+            return  # it left before, or there is no room for it
+        try:
+            self.process_request(request, address)
+        except Exception:
+            self.handle_error(request, address)
+            self.shutdown_request(request)
 
     def shutdown(self) -> None:
         """Have `serve_forever` end soon; whoever calls it waits for its thread."""

@@ -79,8 +79,11 @@ NO_CONTROLLER: Final = (
     " start values or under a lease that runs out"
 )
 
-_TICK_S: Final = 0.3
-"""A turn waits so long for somebody to say something; the controller does every quarter second."""
+_TICK_S: Final = 0.5
+"""A turn waits so long for somebody to say something."""
+
+_EARLY_S: Final = 0.25
+"""What is due so soon is done in a turn that is made anyway."""
 
 _ALONE_TICK_S: Final = 0.1
 """As long as there is no controller."""
@@ -145,7 +148,7 @@ class Daemon:
         self._tracing, problem = start_tracing(policy, self._meanwhile)
         self._state.set_problems("spans", [problem] if problem else [])
         self._node = Node(policy)
-        self._sampler = Sampler(self._node.counters)
+        self._sampler = Sampler(self._node.counters, self.wake)
         self._moments = Moments(
             self._state,
             self._node,
@@ -256,13 +259,14 @@ class Daemon:
         try:
             while not self._stopping:
                 now_s = time.monotonic()
-                if now_s >= look_at_s:
+                every_s = self._policy.agent.discovery_interval_ms / 1e3
+                if now_s >= look_at_s - min(_EARLY_S, every_s / 4):
                     self._look()
                     if look_at_s == 0.0:
                         notify("READY=1")
-                    look_at_s = now_s + self._policy.agent.discovery_interval_ms / 1e3
-                if now_s >= moment_at_s:
-                    moment_at_s = now_s + _MOMENT_S
+                    look_at_s = max(look_at_s, now_s) + every_s
+                if now_s >= moment_at_s - _EARLY_S:
+                    moment_at_s = max(moment_at_s, now_s) + _MOMENT_S
                     self._look_inside()
                     self._moments.take()
                 self._node.tick(now_s)

@@ -87,6 +87,7 @@ class Discovery:
     _listeners: Listeners = field(default_factory=Listeners)
     _processes: ProcessTree = field(default_factory=ProcessTree)
     _trees: CgroupTrees = field(init=False)
+    _family: frozenset[int] | None = None
 
     def __post_init__(self) -> None:
         self._trees = CgroupTrees((self.hierarchies.v1_cpu, self.hierarchies.v2))
@@ -96,30 +97,36 @@ class Discovery:
         self._ports.next_look()
         self._processes.next_look()
         self._trees.next_look()
-        ours = family_of(self.agent_pid)
-        commands = self._commands(ours)
-        engines = tuple(self._engine(engine, commands, ours) for engine in self.policy.engines)
+        self._family = None
+        commands = self._commands()
+        engines = tuple(self._engine(engine, commands) for engine in self.policy.engines)
         taken = {pid for found in engines for pid in found.pids}
         neighbours = [
             found
             for neighbour in self.policy.neighbours
-            for found in self._neighbour(neighbour, commands, taken, ours)
+            for found in self._neighbour(neighbour, commands, taken)
         ]
         self.named = frozenset().union(*(found.cpu_ids for found in (*engines, *neighbours)))
-        neighbours += self._also(taken | ours, {found.cgroup for found in neighbours})
+        neighbours += self._also(taken, {found.cgroup for found in neighbours})
         return Surroundings(engines, tuple(neighbours))
+
+    def _ours(self) -> frozenset[int]:
+        """The agent's own processes, read once a look, and only where somebody asks."""
+        if self._family is None:
+            self._family = family_of(self.agent_pid)
+        return self._family
 
     def _also(self, taken: set[int], known: set[str | None]) -> list[Found]:
         found = []
         for path in self.also:
             pids = self._trees.members(path)
-            if path not in known and pids and not pids & taken:
+            if path not in known and pids and not pids & (taken | self._ours()):
                 name = f"{FOUND}{plain(path)}"
                 found.append(replace(self._place(name, pids, path), detail=""))
         return found
 
-    def _engine(self, engine: Engine, commands: dict[int, str], ours: frozenset[int]) -> Found:
-        pids, cgroup, detail = self._match(engine.match, commands, ours)
+    def _engine(self, engine: Engine, commands: dict[int, str]) -> Found:
+        pids, cgroup, detail = self._match(engine.match, commands)
         if not pids:
             return Found(engine.name, detail=detail)
         found = self._place(engine.name, pids, cgroup)
@@ -135,17 +142,13 @@ class Discovery:
         return replace(found, attach=attach, ports=ports, detail=detail)
 
     def _neighbour(
-        self,
-        neighbour: Neighbour,
-        commands: dict[int, str],
-        taken: set[int],
-        ours: frozenset[int],
+        self, neighbour: Neighbour, commands: dict[int, str], taken: set[int]
     ) -> list[Found]:
         if not neighbour.each_child:
-            pids, cgroup, detail = self._match(neighbour.match, commands, ours)
+            pids, cgroup, detail = self._match(neighbour.match, commands)
             if pids & taken:
                 return [Found(neighbour.name, detail="is also an engine: left alone")]
-            if pids & ours:
+            if pids & self._ours():
                 return [Found(neighbour.name, detail="holds the agent itself: left alone")]
             if not pids:
                 return [Found(neighbour.name, detail=detail)]
@@ -153,7 +156,7 @@ class Discovery:
         found = []
         for name, path in distinct_names(neighbour.name, self._many(neighbour.match)):
             pids = self._trees.members(path)
-            if pids and not pids & (taken | ours):
+            if pids and not pids & (taken | self._ours()):
                 found.append(replace(self._place(name, pids, path), detail=""))
         return found
 
@@ -173,7 +176,7 @@ class Discovery:
         return [(name, path) for path, name in found.items()]
 
     def _match(
-        self, match: Match, commands: dict[int, str], ours: frozenset[int]
+        self, match: Match, commands: dict[int, str]
     ) -> tuple[frozenset[int], str | None, str]:
         """The processes, their common cgroup if the match names one, and why there are none."""
         match match.kind:
@@ -192,7 +195,7 @@ class Discovery:
                     self._processes.with_children(
                         pid for pid, line in commands.items() if pattern.search(line)
                     )
-                    - ours
+                    - self._ours()
                 )
                 return pids, None, "" if pids else f"no command line matches {match.value}"
             case _:
@@ -246,7 +249,7 @@ class Discovery:
         self._processes.next_look()
         return members <= self._processes.with_children(pids)
 
-    def _commands(self, ours: frozenset[int]) -> dict[int, str]:
+    def _commands(self) -> dict[int, str]:
         """Every other process's command line, if any match needs them."""
         matches = [engine.match for engine in self.policy.engines]
         matches += [neighbour.match for neighbour in self.policy.neighbours]
@@ -255,7 +258,7 @@ class Discovery:
         return {
             process.pid: " ".join(process.info["cmdline"] or ())
             for process in psutil.process_iter(["cmdline"])
-            if process.pid not in ours
+            if process.pid not in self._ours()
         }
 
     def _mounts(self) -> list[Mount]:

@@ -4,17 +4,21 @@ The kernel lists each thread's children in /proc/PID/task/TID/children (proc(5);
 it is built with CONFIG_PROC_CHILDREN). A kernel without that is asked the long way, by psutil.
 """
 
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import psutil
+
+from agent.cgroup_trees import read_whole
 
 PROC: Final = Path("/proc")
 
 
 def family_of(pid: int, proc: Path = PROC) -> frozenset[int]:
     """The process ids of `pid` and of everything below it; of one that is gone, none."""
-    if not (proc / str(pid) / "task" / str(pid) / "children").is_file():
+    if not (proc / f"{pid}/task/{pid}/children").is_file():
         return _by_psutil(pid)
     found: set[int] = set()
     unseen = [pid]
@@ -22,18 +26,16 @@ def family_of(pid: int, proc: Path = PROC) -> frozenset[int]:
         each = unseen.pop()
         if each not in found:
             found.add(each)
-            unseen += _children(proc / str(each) / "task")
+            unseen += _children(f"{proc}/{each}/task")
     return frozenset(found)
 
 
-def _children(tasks: Path) -> list[int]:
+def _children(tasks: str) -> list[int]:
     """What the threads of a process started; nothing once it is gone."""
     found: list[int] = []
-    try:
-        for task in tasks.iterdir():
-            found += map(int, (task / "children").read_text().split())
-    except OSError:
-        pass
+    with suppress(OSError):
+        for task in os.listdir(tasks):  # noqa: PTH208 - names only
+            found += map(int, read_whole(f"{tasks}/{task}/children").split())
     return found
 
 

@@ -68,7 +68,7 @@ class ListeningPorts:
     def _listeners(self, home: Path) -> Mapping[str, int]:
         """Asked once a look of each namespace: an engine may be many processes in one."""
         try:
-            namespace = (home / "ns" / "net").stat().st_ino
+            namespace = _namespace(home)
         except OSError:
             return _listeners(home)
         if namespace not in self._inside:
@@ -125,7 +125,7 @@ def _listeners(home: Path) -> dict[str, int]:
     By sock_diag, for the kernel walks its whole table of connections to show /proc/net/tcp, which
     takes milliseconds and is read only where we may not ask.
     """
-    with suppress(OSError), _sock_diag(home / "ns" / "net") as diag:
+    with suppress(OSError), _sock_diag(home) as diag:
         return diag.listening()
     found: dict[str, int] = {}
     for name in ("tcp", "tcp6"):
@@ -134,9 +134,14 @@ def _listeners(home: Path) -> dict[str, int]:
     return found
 
 
-def _sock_diag(namespace: Path) -> SockDiag:
-    ours = namespace.stat().st_ino == (PROC / "self" / "ns" / "net").stat().st_ino
-    return SockDiag() if ours else open_in(namespace)
+def _sock_diag(home: Path) -> SockDiag:
+    ours = _namespace(home) == _namespace(PROC / "self")
+    return SockDiag() if ours else open_in(home / "ns" / "net")
+
+
+def _namespace(home: Path) -> int:
+    """The inode of a process's network namespace; `OSError` if it is gone or we may not ask."""
+    return os.stat(f"{home}/ns/net").st_ino  # noqa: PTH116 - asked of every process of an engine
 
 
 def _ports(home: Path, listeners: Mapping[str, int]) -> frozenset[int]:

@@ -79,7 +79,9 @@ class Node:
         """Watch by another policy from the next `watch` on; thresholds follow it."""
         self._policy = policy
 
-    def load(self, on_event: Callable[[Event], None], wants_firsts: Callable[[], bool]) -> None:
+    def load(
+        self, on_event: Callable[[Event], None], wants_firsts: Callable[[], bool] = lambda: True
+    ) -> None:
         """Load or adopt; never raises for what the kernel refuses, see `problems`.
 
         `on_event` is told of first chunks only where `wants_firsts`.

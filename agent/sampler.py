@@ -1,9 +1,10 @@
 """Samples every engine's stages ten times a second, in a thread of its own, for a minute back.
 
-While nothing happens in any engine, two of three samples are left out.
+While nothing waits in any engine, four of five samples are left out.
 
 A thread, because discovery can keep the main loop for longer than a sample. Listeners are read at
-every sample, connections as often as costs `LOOK_SHARE` of a core and at least once a second.
+every sample, connections as often as costs `LOOK_SHARE` of a core and at least once a second, or
+every three seconds while no request is there.
 """
 
 import threading
@@ -19,12 +20,15 @@ from agent.stages import SAMPLE_NS, Load, Sample
 from bpf.layout import Counters
 
 KEPT: Final = 600
-REST_EVERY: Final = 3
-"""In samples, while nothing happens."""
+CALM_EVERY: Final = 5
+"""Of so many samples one is taken while nothing waits."""
 
 LOOK_SHARE: Final = 0.001
 MAX_LOOK_EVERY: Final = 10
 """In samples."""
+
+REST_LOOK_EVERY: Final = 30
+"""While an engine has nothing to do."""
 
 ENDS: Final = MAX_LOOK_EVERY
 """Among so many samples there is one that looked at the connections."""
@@ -38,7 +42,10 @@ class _Track:
         self.loads: dict[int, Load] = {}
         self.sockets = EngineSockets()
         self.look_at = 0
-        self.at_work = True
+        self.waits = True
+        self.works = True
+        self.waiting = 0
+        """In the engine, as far as it said last."""
         self.blocked = 0
         """What the kernel programs counted as blocked at the last look."""
 
@@ -46,9 +53,15 @@ class _Track:
 class Sampler:
     """The thread and what it has seen. Every method may be called from any thread."""
 
-    def __init__(self, counters: Callable[[str], Counters]) -> None:
-        """`counters` are what the kernel counted for an engine so far."""
+    def __init__(
+        self, counters: Callable[[str], Counters], waits: Callable[[], None] = lambda: None
+    ) -> None:
+        """`counters` are what the kernel counted for an engine so far.
+
+        `waits` is called when something begins to wait, in this thread.
+        """
         self._counters = counters
+        self._waits = waits
         self._lock = threading.Lock()
         self._sockets = Sockets()
         self._watched: tuple[Found, ...] = ()
@@ -86,6 +99,7 @@ class Sampler:
             if track is None:
                 return
             track.loads |= {index: Load(*fields) for index, *fields in loads}
+            track.waiting = next(reversed(track.loads.values())).waiting if track.loads else 0
             while len(track.loads) > KEPT:
                 del track.loads[next(iter(track.loads))]
 
@@ -128,13 +142,15 @@ class Sampler:
     def _run(self) -> None:
         while True:
             now_ns = time.monotonic_ns()
-            at_work = any(track.at_work for track in self._tracks.values())
-            index = now_ns // SAMPLE_NS + (1 if at_work else REST_EVERY)
+            waits = any(track.waits for track in self._tracks.values())
+            index = now_ns // SAMPLE_NS + (1 if waits else CALM_EVERY)
             if self._stop.wait((index * SAMPLE_NS - now_ns) / 1e9):
                 return
             self._follow()
             for name in list(self._tracks):
                 self._sample(name)
+            if not waits and any(track.waits for track in self._tracks.values()):
+                self._waits()
 
     def _follow(self) -> None:
         with self._lock:
@@ -159,6 +175,8 @@ class Sampler:
                 took_ns = time.thread_time_ns() - began_ns
                 every = 1 + int(took_ns / (LOOK_SHARE * SAMPLE_NS))
                 track.look_at = index + min(every, MAX_LOOK_EVERY)
+                if not track.works:
+                    track.look_at = index + REST_LOOK_EVERY
             else:
                 sockets, listeners = track.sockets, self._sockets.listeners(name)
                 if listeners != sockets.listeners:
@@ -190,16 +208,19 @@ class Sampler:
             in_flight_bytes=sockets.in_flight_bytes,
         )
         with self._lock:
-            track.at_work = at_work(sample, track.samples[-1] if track.samples else None)
+            track.waits = bool(sample.backlog or sample.unread or sample.unsent or track.waiting)
+            track.works = track.waits or works(sample, track.samples[-1] if track.samples else None)
+            if track.works:
+                track.look_at = min(track.look_at, index + MAX_LOOK_EVERY)
             track.sockets = sockets
             track.samples.append(sample)
 
 
-def at_work(now: Sample, before: Sample | None) -> bool:
-    """Whether anything happens in an engine, or may soon: requests are there, wait, or just were.
+def works(now: Sample, before: Sample | None) -> bool:
+    """Whether an engine has something to do: requests are there, or were since the sample before.
 
     Turns on TLS and HTTP/2 connections are counted as no requests, but read and written.
     """
-    if before is None or now.requests > now.ended or now.backlog or now.unread or now.unsent:
+    if before is None or now.requests > now.ended:
         return True
     return (now.requests, now.reads, now.writes) != (before.requests, before.reads, before.writes)

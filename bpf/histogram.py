@@ -8,6 +8,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import sub
 from typing import Final
 
 FIRST_BIT: Final = 10
@@ -62,7 +63,7 @@ class Histogram:
         if earlier is self:
             return EMPTY
         return Histogram(
-            tuple(now - then for now, then in zip(self.slots, earlier.slots, strict=True)),
+            tuple(map(sub, self.slots, earlier.slots)),
             self.sum_ns - earlier.sum_ns,
         )
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 import pytest
 
 from agent.discovery import Found
-from agent.sampler import ENDS, KEPT, REST_EVERY, Sampler, at_work
+from agent.sampler import CALM_EVERY, ENDS, KEPT, Sampler, works
 from agent.sockets import EngineSockets
 from agent.stages import SAMPLE_NS, Load, Sample
 from bpf.layout import Counters
@@ -121,33 +121,45 @@ AT_REST = Sample(7, 700 * SAMPLE_NS, requests=9, reads=9, writes=70, ended=9)
 
 
 @pytest.mark.parametrize(
-    "happens",
+    "now",
     [
-        {"requests": 10},
-        {"requests": 10, "ended": 10},
-        {"reads": 10},
-        {"writes": 71},
-        {"backlog": 1},
-        {"unread": 1},
-        {"unsent": 1},
+        replace(AT_REST, requests=10),
+        replace(AT_REST, requests=10, ended=10),
+        replace(AT_REST, reads=10),
+        replace(AT_REST, writes=71),
     ],
 )
-def test_an_engine_in_which_something_happens_is_at_work(happens: dict[str, int]) -> None:
-    assert at_work(replace(AT_REST, **happens), AT_REST)
+def test_an_engine_works_while_requests_are_there_or_just_were(now: Sample) -> None:
+    assert works(now, AT_REST)
 
 
-def test_an_engine_in_which_nothing_happens_is_at_rest() -> None:
-    assert at_work(AT_REST, None)
-    assert not at_work(replace(AT_REST, index=8, looked=True, connections=3), AT_REST)
+def test_an_engine_in_which_nothing_happens_does_not_work() -> None:
+    assert works(AT_REST, None)
+    assert not works(replace(AT_REST, index=8, looked=True, connections=3), AT_REST)
 
 
-def test_an_engine_at_rest_is_sampled_less_often(listener: socket.socket) -> None:
-    sampler = Sampler(lambda _: Counters())
+def calm(sampler: Sampler) -> bool:
+    """Whether samples are left out."""
+    indices = [each.index for each in sampler.samples("e", 60)][-4:]
+    return len(indices) == 4 and all(b - a >= CALM_EVERY for a, b in pairwise(indices))
+
+
+def test_samples_are_left_out_while_nothing_waits(listener: socket.socket) -> None:
+    told: list[None] = []
+    sampler = Sampler(
+        lambda _: Counters(requests=9, reads=9, ends_complete=4), lambda: told.append(None)
+    )
     sampler.watch([found(listener)])
     sampler.start()
-    samples = at_least(4, sampler)
+    becomes(lambda: calm(sampler))
+    with socket.create_connection(listener.getsockname()):
+        becomes(lambda: told)
+        becomes(lambda: not calm(sampler))
+        listener.accept()[0].close()
+    becomes(lambda: calm(sampler))
+    sampler.take_loads("e", [[1, 3, 2, 9, 4]])
+    becomes(lambda: not calm(sampler))
     sampler.stop()
-    assert all(b.index - a.index >= REST_EVERY for a, b in pairwise(samples[1:]))
 
 
 def test_a_sampler_that_never_started_stops() -> None:

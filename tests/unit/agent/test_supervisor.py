@@ -229,6 +229,6 @@ def test_a_controller_that_cannot_be_started_is_tried_again(
     made = Supervisor(POLICY, none, tmp_path / "undo.json", lambda: None, list)
     try:
         made.tick()
-        assert (made.pid, made.channel, made.restarts) == (None, None, -1)
+        assert (made.pid, made.fileno(), made.restarts) == (None, None, -1)
     finally:
         made.stop()
