@@ -37,8 +37,21 @@ struct css_set {
 	struct cgroup *dfl_cgrp;
 };
 
+struct rq {
+	u64 clock;
+};
+
+struct cfs_rq {
+	struct rq *rq;
+};
+
+struct sched_entity {
+	struct cfs_rq *cfs_rq;
+};
+
 struct task_struct {
 	unsigned int __state;
+	struct sched_entity se;
 	int pid;
 	int tgid;
 	char comm[16];

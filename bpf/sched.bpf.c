@@ -134,6 +134,23 @@ struct {
 /* shorter waits are the scheduler's daily work, not worth naming a culprit for */
 #define BLAME_FROM_NS 100000
 
+/* Now, by the clock of the run queue that the task is on. The scheduler has just read it: to read
+ * the time ourselves would be a third of what a switch costs. It is no CLOCK_MONOTONIC; only
+ * differences are of use, and between CPUs they are as exact as the scheduler's own. */
+static __always_inline u64 clock_of(struct task_struct *task)
+{
+	/* without group scheduling (CONFIG_FAIR_GROUP_SCHED) there is no way to it from a task */
+	if (bpf_core_field_exists(task->se.cfs_rq) && bpf_core_field_exists(struct cfs_rq, rq))
+		return task->se.cfs_rq->rq->clock;
+	return bpf_ktime_get_ns();
+}
+
+/* From one reading to a later one; those of two CPUs may be the wrong way round by a little. */
+static __always_inline u64 between(u64 earlier, u64 later)
+{
+	return later > earlier ? later - earlier : 0;
+}
+
 static __always_inline u64 cpu_cgroup_of(struct task_struct *task)
 {
 	/* on v1 the hierarchy that holds the cpu controller counts, not the (often empty) v2 tree */
@@ -198,7 +215,7 @@ static __always_inline void became_runnable(struct task_struct *task)
 		return;
 	}
 	if (slot_of(task, state, generation_now()))
-		state->runnable_ns = bpf_ktime_get_ns();
+		state->runnable_ns = clock_of(task);
 }
 
 static __always_inline void blame(struct task_struct *holder, u32 slot, u64 wait)
@@ -296,7 +313,7 @@ static __always_inline struct role *role_here(u32 role)
 /* The row in `roles` of a watched task. */
 static __always_inline u32 role_of(struct task_struct *task, struct task_state *state, u64 now)
 {
-	if (!state->role_ns || now - state->role_ns > ROLE_EVERY_NS)
+	if (!state->role_ns || between(state->role_ns, now) > ROLE_EVERY_NS)
 		find_role(task, state, now);
 	return state->role;
 }
@@ -323,7 +340,7 @@ static __always_inline void ran(struct counters *c, u32 role, u64 ns, bool runna
 
 /* Somebody else's task, of the target in `slot` or of none, was in the way. */
 static __always_inline void held_by_other(struct counters *c, u32 slot, struct task_struct *holder,
-					  u64 now, u64 wait)
+					  u64 wait)
 {
 	struct target *target = bpf_map_lookup_elem(&targets, &slot);
 
@@ -334,7 +351,7 @@ static __always_inline void held_by_other(struct counters *c, u32 slot, struct t
 	/* what its own tasks do to each other nobody can help it with */
 	if (target->wait_edge_ns && wait >= target->wait_edge_ns) {
 		c->waits_over++;
-		raise_edge(c, slot, EDGE_WAIT, now, wait);
+		raise_edge(c, slot, EDGE_WAIT, bpf_ktime_get_ns(), wait);
 	}
 }
 
@@ -342,7 +359,7 @@ static __always_inline void held_by_other(struct counters *c, u32 slot, struct t
 static __always_inline void waited(struct counters *c, struct task_state *state,
 				   struct task_struct *holder, u32 holder_slot, u64 now)
 {
-	u64 wait = now - state->runnable_ns, bucket;
+	u64 wait = between(state->runnable_ns, now), bucket;
 	u32 slot = state->slot;
 	bool own = holder_slot == slot;
 	struct histogram *h = bpf_map_lookup_elem(&wait_histograms, &slot);
@@ -370,7 +387,7 @@ static __always_inline void waited(struct counters *c, struct task_state *state,
 		if (r)
 			r->wait_other_ns += wait;
 	}
-	held_by_other(c, slot, holder, now, wait);
+	held_by_other(c, slot, holder, wait);
 }
 
 /* a sleeping task became runnable: stamp it */
@@ -420,7 +437,7 @@ static __always_inline u32 left_cpu(struct task_struct *task, const struct runni
 	if (runnable || !is_noted) {
 		state = watched(task, now_at);
 		if (state) {
-			*now = bpf_ktime_get_ns();
+			*now = clock_of(task);
 			/* else clears a stamp from a wake-up that found the task still running */
 			state->runnable_ns = runnable ? *now : 0;
 		}
@@ -434,9 +451,10 @@ static __always_inline u32 left_cpu(struct task_struct *task, const struct runni
 		struct counters *c = counters_of(slot);
 
 		if (!*now)
-			*now = bpf_ktime_get_ns();
+			*now = clock_of(task);
 		if (c)
-			ran(c, is_it ? on->role : 0, is_it ? *now - on->since_ns : 0, runnable);
+			ran(c, is_it ? on->role : 0, is_it ? between(on->since_ns, *now) : 0,
+			    runnable);
 	}
 	return slot;
 }
@@ -452,7 +470,7 @@ int switch_tasks(u64 *ctx)
 	struct running *on = bpf_map_lookup_elem(&running, &zero);
 	struct task_state *came;
 	struct counters *c;
-	u64 now = 0; /* most switches are between tasks nobody watches: those read no clock */
+	u64 now = 0; /* most switches are between tasks nobody watches: those ask for no time */
 	u32 left;
 
 	if (!on)
@@ -464,7 +482,7 @@ int switch_tasks(u64 *ctx)
 	on->slot = came ? came->slot : 0;
 	if (came) {
 		if (!now)
-			now = bpf_ktime_get_ns();
+			now = clock_of(next);
 		on->since_ns = now;
 		on->role = role_of(next, came, now);
 		c = counters_of(came->slot);
