@@ -21,6 +21,9 @@ LOOK_CLOSER: Final = 0.5
 """Below this share of its limit a group's memory.stat is not read: it makes the kernel add up the
 counts of all groups below it."""
 
+LIMITS_EVERY: Final = 4
+"""Looks, until what the limits are is read again."""
+
 _READ_BYTES: Final = 16 * 1024
 _RECLAIMABLE: Final = {
     1: ("total_inactive_file", "total_active_file"),
@@ -63,6 +66,8 @@ def parse_meminfo(text: str) -> tuple[int, int] | None:
         value = rest.removesuffix(" kB").strip()
         if name in {"MemTotal", "MemAvailable"} and value.isdecimal():
             found[name] = int(value) << 10
+            if len(found) == 2:
+                break
     if len(found) < 2 or not found["MemTotal"]:
         return None
     return found["MemTotal"], found["MemAvailable"]
@@ -137,12 +142,17 @@ class MemoryReader:
         self._groups: tuple[Directory, ...] = ()
         self._pressure: Path | None = None
         self._files: dict[Path, int | None] = {}
+        self._limits: dict[Path, int | None] = {}
+        self._looks = 0
         self.reads = 0
 
     def read(self) -> Reading:
         """One look."""
         if not self._groups:
             self._find()
+        if self._looks % LIMITS_EVERY == 0:
+            self._limits.clear()
+        self._looks += 1
         levels = [level for each in self._groups if (level := self._level(each)) is not None]
         machine = parse_meminfo(self._text(self._meminfo))
         if machine is not None:
@@ -182,8 +192,11 @@ class MemoryReader:
             self._pressure = v2 / "memory.pressure" if v2 is not None else None
 
     def _level(self, each: Directory) -> Level | None:
-        limits = [parse_limit(self._text(each.directory / name)) for name in _LIMITS[each.version]]
-        limit = min((found for found in limits if found is not None), default=None)
+        if each.directory not in self._limits:
+            texts = [self._text(each.directory / name) for name in _LIMITS[each.version]]
+            limits = [limit for text in texts if (limit := parse_limit(text)) is not None]
+            self._limits[each.directory] = min(limits, default=None)
+        limit = self._limits[each.directory]
         if limit is None:
             return None
         used = self._used(each, limit)

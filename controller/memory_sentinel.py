@@ -25,6 +25,8 @@ SUDDEN_S: Final = 2.0
 NEAR: Final = 0.30
 """A forecast is believed only when less than this share of the limit is left: an engine that
 loads its model grows fast, too."""
+FAR: Final = 0.5
+"""Of the machine's memory: nobody takes half of it in a second."""
 
 LEAST: Final = 0.05
 """This share of the limit is kept free. Where less is left, the forecast looks six times as far; an
@@ -147,6 +149,11 @@ class MemoryView:
     def near(self) -> bool:
         """Whether it has to be looked at more often, and neighbours with it."""
         return any(b.share_left < NEAR or b.lasts_s < 3 * HORIZON_S for b in self.bounds)
+
+    @property
+    def far(self) -> bool:
+        """Whether no limit but the machine's is there, and most of its memory free."""
+        return all(not b.path and b.share_left > FAR for b in self.bounds) and not self.near
 
     @property
     def pressed(self) -> bool:

@@ -15,12 +15,14 @@ interpreter has before it does anything (10 MiB, 25 with NumPy, measured), so th
 started anew, small, is not held at that."""
 
 LOOK_EVERY_NS: Final = 250_000_000
+LOOK_FAR_NS: Final = 1_000_000_000
+"""While most of the machine's memory is free and there is no other limit."""
 LOOK_CLOSELY_NS: Final = 50_000_000
 """While memory runs short: a gigabyte a second takes 50 MB between two looks."""
 
 
 class MemoryWatch:
-    """Looks four times a second, and twenty times while memory runs short."""
+    """Looks four times a second; twenty times while memory runs short, once while it is far off."""
 
     def __init__(self, group: Group | None) -> None:
         """Without a `group` of the engine's own only the machine's memory is watched."""
@@ -38,7 +40,9 @@ class MemoryWatch:
         Requests that run have `filled` of the memory that they will have. The view keeps the
         neighbours it has; `see` sets them.
         """
-        every_ns = LOOK_CLOSELY_NS if self.view.near else LOOK_EVERY_NS
+        every_ns = LOOK_FAR_NS if self.view.far and self.looked_ns else LOOK_EVERY_NS
+        if self.view.near:
+            every_ns = LOOK_CLOSELY_NS
         if now_ns - self.looked_ns < every_ns:
             return False
         self.looked_ns = now_ns

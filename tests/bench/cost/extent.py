@@ -13,7 +13,7 @@ class Extent:
     """Of the ping-pong: there and back."""
     chunks: int = 30_000
     window_s: float = 12.0
-    reactions: int = 8
+    reactions: int = 6
     many_engines_rounds: int = 3
     is_quick: bool = False
 
