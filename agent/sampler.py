@@ -3,8 +3,8 @@
 While nothing waits in any engine, four of five samples are left out.
 
 A thread, because discovery can keep the main loop for longer than a sample. Listeners are read at
-every sample, connections as often as costs `LOOK_SHARE` of a core and at least once a second, or
-every three seconds while no request is there.
+every sample, connections as often as costs `LOOK_SHARE` of a core and at least once a second; half
+as often while nothing waits, and every three seconds while no request is there.
 """
 
 import threading
@@ -27,8 +27,9 @@ LOOK_SHARE: Final = 0.001
 MAX_LOOK_EVERY: Final = 10
 """In samples."""
 
+CALM_LOOK_EVERY: Final = 20
 REST_LOOK_EVERY: Final = 30
-"""While an engine has nothing to do."""
+"""While nothing waits, and while an engine has nothing to do."""
 
 ENDS: Final = MAX_LOOK_EVERY
 """Among so many samples there is one that looked at the connections."""
@@ -175,8 +176,8 @@ class Sampler:
                 took_ns = time.thread_time_ns() - began_ns
                 every = 1 + int(took_ns / (LOOK_SHARE * SAMPLE_NS))
                 track.look_at = index + min(every, MAX_LOOK_EVERY)
-                if not track.works:
-                    track.look_at = index + REST_LOOK_EVERY
+                if not track.waits:
+                    track.look_at = index + (CALM_LOOK_EVERY if track.works else REST_LOOK_EVERY)
             else:
                 sockets, listeners = track.sockets, self._sockets.listeners(name)
                 if listeners != sockets.listeners:
@@ -210,8 +211,9 @@ class Sampler:
         with self._lock:
             track.waits = bool(sample.backlog or sample.unread or sample.unsent or track.waiting)
             track.works = track.waits or works(sample, track.samples[-1] if track.samples else None)
+            most = MAX_LOOK_EVERY if track.waits else CALM_LOOK_EVERY
             if track.works:
-                track.look_at = min(track.look_at, index + MAX_LOOK_EVERY)
+                track.look_at = min(track.look_at, index + most)
             track.sockets = sockets
             track.samples.append(sample)
 

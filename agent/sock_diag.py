@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Final, NamedTuple
 
 FAMILIES: Final = (int(socket.AF_INET), int(socket.AF_INET6))
 
@@ -38,13 +38,15 @@ _SENDING: Final = _FIN_WAIT1 | _LAST_ACK
 _HEADER: Final = struct.Struct("=IHHII")
 _REQUEST: Final = struct.Struct("=BBBxI")
 _ID: Final = struct.Struct(">HH32xI8x")
-_MESSAGE: Final = struct.Struct("=BBxx2s2s16s16sIQIIIII")
+_MESSAGE: Final = struct.Struct("=BBxxHH16s16sIQIIIII")
 _ATTRIBUTE: Final = struct.Struct("=HH")
 _INFO: Final = 2
 _NOT_SENT: Final = struct.Struct("=144xI")
 """`tcpi_notsent_bytes` in `struct tcp_info`."""
 
-_READ_BYTES: Final = 1 << 18
+_READ_BYTES: Final = 1 << 16
+"""The kernel writes no more than 32 KiB at once (netlink_recvmsg of net/netlink/af_netlink.c)."""
+
 _TIMEOUT_S: Final = 1.0
 _CLONE_NEWNET: Final = 0x40000000
 
@@ -62,8 +64,7 @@ class Listener:
     limit: int
 
 
-@dataclass(frozen=True, slots=True)
-class Connection:
+class Connection(NamedTuple):
     """A connection of a served port. `cookie` is the one the kernel programs name it by.
 
     `accepted` is false while it waits in the accept queue. `unread_bytes` came in and were not read
@@ -100,6 +101,7 @@ class SockDiag:
         )
         self._sock.settimeout(_TIMEOUT_S)
         self._sequence = 0
+        self._answer = bytearray(_READ_BYTES)
 
     def __enter__(self) -> "SockDiag":
         return self
@@ -141,16 +143,18 @@ class SockDiag:
         remote_bytes = 4 if family == socket.AF_INET else 16
         asked = self._ask(family, port, _CONNECTED | _SENDING, 1 << (_INFO - 1))
         return [
-            Connection(
-                cookie,
-                port,
-                remote[:remote_bytes],
-                remote_port,
-                # nobody has a socket for it yet; a closed one has none any more
-                bool(inode or 1 << state & _SENDING),
-                rqueue,
-                unsent,
-                wqueue - unsent,
+            Connection._make(
+                (
+                    cookie,
+                    port,
+                    remote[:remote_bytes],
+                    remote_port,
+                    # nobody has a socket for it yet; a closed one has none any more
+                    inode != 0 or 1 << state & _SENDING != 0,
+                    rqueue,
+                    unsent,
+                    wqueue - unsent,
+                )
             )
             for state, rqueue, wqueue, inode, cookie, remote, remote_port, unsent, _ in asked
         ]
@@ -174,11 +178,11 @@ class SockDiag:
             _HEADER.size + len(body), _SOCK_DIAG_BY_FAMILY, _REQUEST_DUMP, self._sequence, 0
         )
         self._sock.send(head + body)
-        wanted = port.to_bytes(2, "big")
+        wanted, data, unpack = socket.htons(port), self._answer, _MESSAGE.unpack_from
         while True:
-            data = self._sock.recv(_READ_BYTES)
+            end = self._sock.recv_into(data)
             following = 0
-            while following < len(data):
+            while following < end:
                 at = following
                 length, kind, _, sequence, _ = _HEADER.unpack_from(data, at)
                 following += length + 3 & ~3
@@ -189,8 +193,8 @@ class SockDiag:
                 if kind == _ERROR:
                     code = -struct.unpack_from("=i", data, at + _HEADER.size)[0]
                     raise OSError(code, os.strerror(code))
-                _, state, sport, dport, _, remote, _, cookie, _, rqueue, wqueue, _, inode = (
-                    _MESSAGE.unpack_from(data, at + _HEADER.size)
+                _, state, sport, dport, _, remote, _, cookie, _, rqueue, wqueue, _, inode = unpack(
+                    data, at + _HEADER.size
                 )
                 if port != ANY_PORT and sport != wanted:
                     continue
@@ -198,9 +202,8 @@ class SockDiag:
                 if wqueue and extensions:
                     more = at + _HEADER.size + _MESSAGE.size
                     unsent = min(_not_sent(data, more, at + length, wqueue), wqueue)
-                remote_port = int.from_bytes(dport, "big")
-                own_port = int.from_bytes(sport, "big")
-                yield state, rqueue, wqueue, inode, cookie, remote, remote_port, unsent, own_port
+                own, theirs = socket.ntohs(sport), socket.ntohs(dport)
+                yield state, rqueue, wqueue, inode, cookie, remote, theirs, unsent, own
 
 
 def open_in(namespace: Path) -> SockDiag:
@@ -231,7 +234,7 @@ def open_in(namespace: Path) -> SockDiag:
     return made[0]
 
 
-def _not_sent(data: bytes, at: int, end: int, otherwise: int) -> int:
+def _not_sent(data: bytearray, at: int, end: int, otherwise: int) -> int:
     """Unsent bytes by the `struct tcp_info` among these attributes, if it is there."""
     while at + _ATTRIBUTE.size <= end:
         length, kind = _ATTRIBUTE.unpack_from(data, at)
