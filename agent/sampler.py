@@ -42,7 +42,12 @@ class _Track:
         self.samples: deque[Sample] = deque(maxlen=KEPT)
         self.loads: dict[int, Load] = {}
         self.sockets = EngineSockets()
-        self.look_at = 0
+        self.looked = 0
+        """The sample that looked at the connections last."""
+
+        self.spacing = 1
+        """In samples, until the next that may, by what the last look took."""
+
         self.waits = True
         self.works = True
         self.waiting = 0
@@ -168,22 +173,20 @@ class Sampler:
     def _sample(self, name: str) -> None:
         track = self._tracks[name]
         index = time.monotonic_ns() // SAMPLE_NS
-        looks = index >= track.look_at
+        looks = index >= track.looked + _spacing(track)
         try:
             if looks:
                 began_ns = time.thread_time_ns()
                 sockets = self._sockets.look(name)
                 took_ns = time.thread_time_ns() - began_ns
                 every = 1 + int(took_ns / (LOOK_SHARE * SAMPLE_NS))
-                track.look_at = index + min(every, MAX_LOOK_EVERY)
-                if not track.waits:
-                    track.look_at = index + (CALM_LOOK_EVERY if track.works else REST_LOOK_EVERY)
+                track.looked, track.spacing = index, min(every, MAX_LOOK_EVERY)
             else:
                 sockets, listeners = track.sockets, self._sockets.listeners(name)
                 if listeners != sockets.listeners:
                     sockets = replace(sockets, listeners=listeners)
         except OSError as error:
-            looks, track.look_at = False, index + MAX_LOOK_EVERY
+            looks, track.looked, track.spacing = False, index, MAX_LOOK_EVERY
             sockets = EngineSockets(detail=f"could not list its sockets: {error.strerror}")
         counted = self._counters(name)
         blocked = counted.blocked_begun - counted.blocked_ended
@@ -211,11 +214,15 @@ class Sampler:
         with self._lock:
             track.waits = bool(sample.backlog or sample.unread or sample.unsent or track.waiting)
             track.works = track.waits or works(sample, track.samples[-1] if track.samples else None)
-            most = MAX_LOOK_EVERY if track.waits else CALM_LOOK_EVERY
-            if track.works:
-                track.look_at = min(track.look_at, index + most)
             track.sockets = sockets
             track.samples.append(sample)
+
+
+def _spacing(track: _Track) -> int:
+    """How many samples on from the last look at the connections the next is due."""
+    if track.waits:
+        return track.spacing
+    return CALM_LOOK_EVERY if track.works else REST_LOOK_EVERY
 
 
 def works(now: Sample, before: Sample | None) -> bool:
