@@ -192,7 +192,7 @@ def test_waits_over_the_threshold_are_counted_and_raise_edges_once_a_millisecond
 ) -> None:
     # who takes the CPU at once has not waited, by the scheduler's clock
     edge_ns = upper_bound_ns(0)
-    row = watched.watch(cpu_engine(group := make_cgroup("edges"), wait_edge_ns=edge_ns))
+    row = watched.watch(cpu_engine(group := make_cgroup("edges"), wait_edge_ns=int(edge_ns)))
     look = watched.look(row)
     with burning(make_cgroup("burning")):
         worked(group, "wake", "100")
