@@ -142,7 +142,7 @@ class Loop:
                     self._late += now_ns - due_ns > LATE_NS
                     self.tick(now_ns, self._turn.take(self._all()))
                     due_ns = now_ns + self._period_ns()
-                elif self._edges and now_ns >= edge_due_ns:
+                elif self._edge_is_due(now_ns):
                     self.tick_on_edges(now_ns)
         except EOFError:
             pass
@@ -155,8 +155,13 @@ class Loop:
         for key, _ in self._selector.select(wait_s):
             key.data()
         now_ns = self._clock()
+        if self._edge_is_due(now_ns):
+            return  # somebody is late; the rest has time until the tick
         self._take_answers(now_ns)
         self._follow_hands(now_ns)
+
+    def _edge_is_due(self, now_ns: int) -> bool:
+        return bool(self._edges) and now_ns >= self._edge_tick_ns + EDGE_SPACING_NS
 
     def tick(self, now_ns: int, watches: Sequence[EngineWatch] | None = None) -> None:
         """One round about these engines, or about all, and what is due beside that."""
