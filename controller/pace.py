@@ -9,7 +9,6 @@ from collections.abc import Collection
 from typing import Final
 
 from bpf.layout import Counters
-from controller.backpressure import Backpressure
 from controller.policy_model import Controller
 from controller.watch import EngineWatch
 
@@ -30,7 +29,7 @@ CALM_PRESSURE: Final = 0.35
 
 def period_ms(control: Controller, watches: Collection[EngineWatch], *, holding: bool) -> float:
     """Until the next tick; `holding` is whether anything else than an engine's own is held."""
-    if any(watch.pressure.value > control.backpressure_threshold for watch in watches):
+    if any(_pressing(watch) > control.backpressure_threshold for watch in watches):
         return control.fast_tick_interval_ms
     ms = control.scheduler_tick_interval_ms
     if holding or not all(is_calm(watch) for watch in watches):
@@ -45,7 +44,7 @@ def is_calm(watch: EngineWatch) -> bool:
         return False
     if signals.engine is not None and signals.engine.waiting:
         return False
-    return _but_for_cpu(watch.pressure) <= CALM_PRESSURE and not watch.holds
+    return _pressing(watch) <= CALM_PRESSURE and not watch.holds
 
 
 def _calm_ms(watch: EngineWatch) -> float:
@@ -60,8 +59,14 @@ def is_idle(watch: EngineWatch) -> bool:
     return signals is not None and signals.idle and not _under_way(signals.totals)
 
 
-def _but_for_cpu(pressure: Backpressure) -> float:
-    """Who only wakes to write a chunk waits as long as it runs; waits that matter are edges."""
+def _pressing(watch: EngineWatch) -> float:
+    """Its backpressure; want of a CPU only where something is late.
+
+    Who only wakes to write a chunk waits as long as it runs; waits that matter are edges.
+    """
+    if watch.at_risk:
+        return watch.pressure.value
+    pressure = watch.pressure
     return max(pressure.accept, pressure.queue, pressure.send, pressure.kv, pressure.injected)
 
 

@@ -78,9 +78,11 @@ def test_the_more_pressure_the_sooner(pressure: float, expected: float) -> None:
 
 
 def test_short_waits_for_a_cpu_are_no_reason_to_hurry() -> None:
-    made = watch(STREAMING, replace(MORE, run_ns=2_000_000, wait_ns=2_000_000, waits=40))
-    assert made.pressure.cpu == 0.5
+    often = replace(MORE, run_ns=2_000_000, wait_ns=20_000_000, wait_other_ns=20_000_000, waits=40)
+    made = watch(STREAMING, often)
+    assert made.pressure.cpu > CONTROL.backpressure_threshold
     assert period(made) == FLOWING_MS
+    assert period(watch(STREAMING, replace(often, waits_over=1))) == FAST
 
 
 def test_while_anything_is_held_every_tick_counts() -> None:
