@@ -57,6 +57,9 @@ NOT_OURS: Final = frozenset({"lease_held", "set_refused", "foreign_write", "leas
 NOT_THE_SAME: Final = frozenset({"engine_restarted", "engine_changed", "engine_lost"})
 """Notices after which nothing that was learnt of an engine need be true any more."""
 
+HURRIES: Final = frozenset({"targets", "policy", "inject"})
+"""Messages after which there is more to look at, or other."""
+
 PAUSED_NS: Final = 2_000_000_000
 """A tick that comes so late follows a pause: we were stopped, or the machine was."""
 
@@ -110,6 +113,7 @@ class Loop:
         self._status_ns = 0
         self._limits_ns = 0
         self._edge_tick_ns = 0
+        self._due_ns = 0
         self._calm = False
         self._recordings = Recordings()
         self._ticks = 0
@@ -130,18 +134,20 @@ class Loop:
             self._selector.register(edges, selectors.EVENT_READ, edges.consume)
         timer = Timer()
         self._selector.register(timer, selectors.EVENT_READ, timer.clear)
-        due_ns = self._clock()
+        self._due_ns = self._clock()
         try:
             while True:
-                edge_due_ns = self._edge_tick_ns + EDGE_SPACING_NS
-                timer.set((min(due_ns, edge_due_ns) if self._edges else due_ns) - self._clock())
+                wake_ns = self._due_ns
+                if self._edges:
+                    wake_ns = min(wake_ns, self._edge_tick_ns + EDGE_SPACING_NS)
+                timer.set(wake_ns - self._clock())
                 self.listen(None)
                 now_ns = self._clock()
-                if now_ns >= due_ns:
-                    self._timings["late"].add(now_ns - due_ns)
-                    self._late += now_ns - due_ns > LATE_NS
+                if now_ns >= self._due_ns:
+                    self._timings["late"].add(now_ns - self._due_ns)
+                    self._late += now_ns - self._due_ns > LATE_NS
                     self.tick(now_ns, self._turn.take(self._all()))
-                    due_ns = now_ns + self._period_ns()
+                    self._due_ns = now_ns + self._period_ns()
                 elif self._edge_is_due(now_ns):
                     self.tick_on_edges(now_ns)
         except EOFError:
@@ -342,6 +348,7 @@ class Loop:
                 if reaction_ns is not None:
                     self._timings["reaction"].add(reaction_ns)
             for notice in (*watch.link.take_notices(), *watch.figures.take_notices()):
+                self._status_ns = 0
                 if notice.kind in NOT_OURS:
                     watch.let_go()
                     self._hands.let_go(watch, notice.detail)
@@ -363,6 +370,10 @@ class Loop:
 
     def take(self, message: Message) -> None:
         """Do what a message of the agent says."""
+        if message["type"] in HURRIES:
+            # what comes of it is wanted soon, however calm it is
+            self._status_ns = 0
+            self._due_ns = min(self._due_ns, self._clock())
         match message["type"]:
             case "targets":
                 self._set_targets(message)
