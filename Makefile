@@ -194,7 +194,7 @@ bench-causes: setup
 bench-slo: setup
 	$(BIN)/python -m tests.bench.slo $(BENCH_OPTIONS)
 
-# What the vLLM plug-in adds to a step, part by part; build/plugin.json.
+# What the vLLM plug-in adds to a step, the page and all; build/plugin.json.
 bench-plugin: setup
 	$(BIN)/python -m tests.engines.vllm.cost
 

@@ -13,7 +13,7 @@ import os
 import struct
 import sys
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from pathlib import Path
@@ -27,18 +27,20 @@ STEP_SLOTS: Final = 64
 _HEADER: Final = struct.Struct("<8sIIQ")
 _NOW: Final = struct.Struct("<22Q")
 _STEP: Final = struct.Struct("<6Q")
-_NOW_AT: Final = 64
+NOW_AT: Final = 64
 _STEPS_AT: Final = 256
 _ALLOCATOR: Final = struct.Struct("<3Q")
 _ALLOCATOR_AT: Final = 3328
 PAGE_BYTES: Final = 4096
-_NOW_END: Final = _NOW_AT + _NOW.size
-_STEP_BYTES: Final = _STEP.size
-_SWAPPED: Final = sys.byteorder != "little"
+NOW_END: Final = NOW_AT + _NOW.size
+SLOTS_AT: Final = tuple(_STEPS_AT + slot * _STEP.size for slot in range(STEP_SLOTS))
+"""Where a step's fields are, by its index modulo `STEP_SLOTS`."""
+
+SWAPPED: Final = sys.byteorder != "little"
 _SEQUENCE_AT: Final = 16
 _SEQUENCE: Final = struct.Struct("<Q")
-_SEQUENCE_WORD: Final = _SEQUENCE_AT // 8
-_pack_step: Final = _STEP.pack_into
+SEQUENCE_WORD: Final = _SEQUENCE_AT // 8
+pack_step: Final = _STEP.pack_into
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +109,10 @@ class Step:
     kv_tokens: int
 
 
-StepFigures = tuple[int, int, int, int, int, int]
-"""The fields of `Step` in their order."""
-
 _figures: Final[Callable[[EngineNow], tuple[int, ...]]] = attrgetter(
     *(field.name for field in fields(EngineNow))
 )
-_step_figures: Final[Callable[[Step], StepFigures]] = attrgetter(
+_step_figures: Final[Callable[[Step], tuple[int, ...]]] = attrgetter(
     *(field.name for field in fields(Step))
 )
 
@@ -123,7 +122,11 @@ class PageError(ValueError):
 
 
 class PageWriter:
-    """The engine's end. One writer a page; every method is O(1) and makes no system call."""
+    """The engine's end. One writer a page; every method is O(1) and makes no system call.
+
+    Who can't spend a call writes the page as `publish` does, with `memory`, its `words`, and
+    `sequence`, the even number that it has. Not where bytes are `SWAPPED`.
+    """
 
     def __init__(self, path: Path) -> None:
         """Make the page at `path`, replacing an older page.
@@ -138,56 +141,56 @@ class PageWriter:
         fresh.write_bytes(bytes(PAGE_BYTES))
         fresh.chmod(0o640)
         with fresh.open("r+b") as file:
-            self._map = mmap.mmap(file.fileno(), PAGE_BYTES)
-        _HEADER.pack_into(self._map, 0, MAGIC, PAGE_VERSION, PAGE_BYTES, 0)
+            self.memory = mmap.mmap(file.fileno(), PAGE_BYTES)
+        _HEADER.pack_into(self.memory, 0, MAGIC, PAGE_VERSION, PAGE_BYTES, 0)
         # a number stored through this is a sixth of the price of one that is packed
-        self._words = memoryview(self._map).cast("Q")
-        self._sequence = 0
+        self.words = memoryview(self.memory).cast("Q")
+        self.sequence = 0
         self.path = path
         fresh.replace(path)
 
     def write(self, now: EngineNow, step: Step | None = None) -> None:
         """Publish `now`, and `step` if one has just ended."""
-        self.publish(array("Q", _figures(now)), () if step is None else (_step_figures(step),))
+        self.publish(array("Q", _figures(now)), () if step is None else _step_figures(step))
 
-    def publish(self, now: "array[int]", steps: Iterable[StepFigures] = ()) -> None:
+    def publish(self, now: "array[int]", step: tuple[int, ...] = ()) -> None:
         """As `write`, for who can't spend the microseconds that the objects cost.
 
-        `now` are the fields of `EngineNow` in their order, of type code Q; `steps` ended since.
+        `now` are the fields of `EngineNow` in their order, of type code Q; `step` those of `Step`.
         """
-        if _SWAPPED:
-            self._publish_swapped(now, steps)
+        if SWAPPED:
+            self._publish_swapped(now, step)
             return
-        sequence, page, words = self._sequence, self._map, self._words
-        words[_SEQUENCE_WORD] = sequence + 1
-        page[_NOW_AT:_NOW_END] = now
-        for step in steps:
-            _pack_step(page, _STEPS_AT + step[0] % STEP_SLOTS * _STEP_BYTES, *step)
-        words[_SEQUENCE_WORD] = self._sequence = sequence + 2
+        sequence, words = self.sequence, self.words
+        words[SEQUENCE_WORD] = sequence + 1
+        self.memory[NOW_AT:NOW_END] = now
+        if step:
+            pack_step(self.memory, SLOTS_AT[step[0] % STEP_SLOTS], *step)
+        words[SEQUENCE_WORD] = self.sequence = sequence + 2
 
-    def _publish_swapped(self, now: "array[int]", steps: Iterable[StepFigures]) -> None:
+    def _publish_swapped(self, now: "array[int]", step: tuple[int, ...]) -> None:
         """The same where numbers are big endian."""
         now = array("Q", now)
         now.byteswap()
-        _SEQUENCE.pack_into(self._map, _SEQUENCE_AT, self._sequence + 1)
-        self._map[_NOW_AT:_NOW_END] = now
-        for step in steps:
-            _pack_step(self._map, _STEPS_AT + step[0] % STEP_SLOTS * _STEP_BYTES, *step)
-        self._sequence += 2
-        _SEQUENCE.pack_into(self._map, _SEQUENCE_AT, self._sequence)
+        _SEQUENCE.pack_into(self.memory, _SEQUENCE_AT, self.sequence + 1)
+        self.memory[NOW_AT:NOW_END] = now
+        if step:
+            pack_step(self.memory, SLOTS_AT[step[0] % STEP_SLOTS], *step)
+        self.sequence += 2
+        _SEQUENCE.pack_into(self.memory, _SEQUENCE_AT, self.sequence)
 
     def show_allocator(self, allocator: Allocator) -> None:
         """Show how the allocator stands; to be called as seldom as it costs to find out."""
         figures = (allocator.total, allocator.free, allocator.largest)
-        _SEQUENCE.pack_into(self._map, _SEQUENCE_AT, self._sequence + 1)
-        _ALLOCATOR.pack_into(self._map, _ALLOCATOR_AT, *figures)
-        self._sequence += 2
-        _SEQUENCE.pack_into(self._map, _SEQUENCE_AT, self._sequence)
+        _SEQUENCE.pack_into(self.memory, _SEQUENCE_AT, self.sequence + 1)
+        _ALLOCATOR.pack_into(self.memory, _ALLOCATOR_AT, *figures)
+        self.sequence += 2
+        _SEQUENCE.pack_into(self.memory, _SEQUENCE_AT, self.sequence)
 
     def close(self) -> None:
         """Unmap the page and remove its file."""
-        self._words.release()
-        self._map.close()
+        self.words.release()
+        self.memory.close()
         self.path.unlink(missing_ok=True)
 
 
@@ -221,7 +224,7 @@ class PageReader:
                 return None
             if before[0] & 1 or before != self._bytes(_SEQUENCE.size, _SEQUENCE_AT):
                 continue
-            now = EngineNow(*_NOW.unpack_from(page, _NOW_AT))
+            now = EngineNow(*_NOW.unpack_from(page, NOW_AT))
             first = max(after_step + 1, now.steps - STEP_SLOTS + 1, 1)
             steps = (
                 Step(*_STEP.unpack_from(page, _STEPS_AT + (i % STEP_SLOTS) * _STEP.size))

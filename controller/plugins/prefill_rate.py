@@ -23,7 +23,7 @@ class PrefillRate:
 
     def take(self, tokens: int, took_ns: int) -> None:
         """While prompts waited, `tokens` of them were computed in `took_ns`."""
-        took_ns = max(0, took_ns)
+        took_ns = max(took_ns, 0)
         kept = math.exp(-took_ns / self._window_ns)
         self._tokens = self._tokens * kept + tokens
         self._ns = self._ns * kept + took_ns

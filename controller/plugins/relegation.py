@@ -140,12 +140,12 @@ class Relegation(Generic[K]):
         self.deferred_total = 0
         self.on_time_tokens = 0
         self._waiting: dict[K, _Request[K]] = {}
-        self._rules = self._asked = Rules()
+        self._rules = self.asked = Rules()
         self._rate = math.inf
-        self._now_ns = self._ahead = 0
+        self.now_ns = self.ahead = 0
         self._credit = self._ahead_ns_per_token = 0.0
         self._last_number = self._last_arrival_ns = 0
-        self._quiet_until_ns = -math.inf
+        self.quiet_until_ns = -math.inf
         self._begin_plan(_Line(0.0), [])
 
     def __len__(self) -> int:
@@ -178,7 +178,7 @@ class Relegation(Generic[K]):
         if deadline_ns <= 0 or line.ns_per_token <= 0:
             return False
         came = sum(each.tokens for each in self._fresh if each.here)
-        begins_in_ns = self._begin_ns() - self._now_ns
+        begins_in_ns = self._begin_ns() - self.now_ns
         return begins_in_ns + line.end_ns + (came + tokens) * line.ns_per_token <= deadline_ns
 
     def add(self, key: K, arrival_ns: int, tokens: int) -> None:
@@ -188,7 +188,7 @@ class Relegation(Generic[K]):
         self._last_number += 1
         request = _Request(key, arrival_ns, tokens, self._last_number)
         self._waiting[key] = request
-        self._quiet_until_ns = -math.inf
+        self.quiet_until_ns = -math.inf
         self._on_time.append(request)
         self._fresh.append(request)
         self.on_time_tokens += tokens
@@ -212,7 +212,7 @@ class Relegation(Generic[K]):
         request = self._waiting[key]
         head = self._on_time_head()
         yields = request.deferred and not self._is_aged(request)
-        self._ahead += 0 if yields else request.tokens
+        self.ahead += 0 if yields else request.tokens
         if request.deferred:
             self._credit -= request.tokens if head is not None else 0
         elif request is head and request.judged:
@@ -240,13 +240,18 @@ class Relegation(Generic[K]):
         rest = sorted(self._waiting.values(), key=lambda r: (r.deferred, r.arrival_ns, r.number))
         return [] if first is None else [first, *(r.key for r in rest if r.key != first)]
 
-    def update(self, now_ns: int, tokens_ahead: int, rules: Rules) -> None:
-        """The time is `now_ns`; admitted prompts that don't yield have `tokens_ahead` to go."""
-        self._now_ns = now_ns
-        if now_ns < self._quiet_until_ns and tokens_ahead == self._ahead and rules is self._asked:
-            return
-        self._asked = rules
-        computed, self._ahead = self._ahead - tokens_ahead, tokens_ahead
+    def update(self, now_ns: int, tokens_ahead: int, rules: Rules) -> bool:
+        """The time is `now_ns`; admitted prompts that don't yield have `tokens_ahead` to go.
+
+        Returns False if nobody is deferred, or no more, because of it: that is so before
+        `quiet_until_ns` while the other two are what they were (`ahead`, `asked`), and to set
+        `now_ns` is enough then.
+        """
+        self.now_ns = now_ns
+        if now_ns < self.quiet_until_ns and tokens_ahead == self.ahead and rules is self.asked:
+            return False
+        self.asked = rules
+        computed, self.ahead = self.ahead - tokens_ahead, tokens_ahead
         if self._credit < 0:
             earned = self._share() * max(0, computed)
             self._credit = min(0.0, self._credit + earned) if self.deferred else 0.0
@@ -255,17 +260,18 @@ class Relegation(Generic[K]):
                 self._go_on()
             else:
                 self._plan(rules)
-        self._quiet_until_ns = self._next_ns()
+        self.quiet_until_ns = self._next_ns()
+        return True
 
     def _next_ns(self) -> float:
         """Until when an update can change nothing if nobody comes or goes: see `_holds`."""
         if self._credit < 0 or self._unsorted:
             return -math.inf
-        until_ns = self._line.latest_begin_ns - (self._begin_ns() - self._now_ns)
+        until_ns = self._line.latest_begin_ns - (self._begin_ns() - self.now_ns)
         head = self._deferred_head()
         if head is None:
             return until_ns
-        if self._hope_ns >= self._now_ns:
+        if self._hope_ns >= self.now_ns:
             until_ns = min(until_ns, self._reconsider_ns)
         if not self._aged and self._rules.max_deferral_ns > 0:
             until_ns = min(until_ns, head.arrival_ns + self._rules.max_deferral_ns / 2)
@@ -286,13 +292,13 @@ class Relegation(Generic[K]):
             return False
         if head is None:
             return True
-        settled = self._now_ns < self._reconsider_ns or self._now_ns > self._hope_ns
+        settled = self.now_ns < self._reconsider_ns or self.now_ns > self._hope_ns
         return settled and self._is_aged(head) == self._aged
 
     def _begin_ns(self) -> float:
         """When the line begins, its first ones that were admitted since counted as still in it."""
-        ahead_ns = self._ahead * self._ahead_ns_per_token
-        return self._now_ns + ahead_ns - self._taken * self._line.ns_per_token
+        ahead_ns = self.ahead * self._ahead_ns_per_token
+        return self.now_ns + ahead_ns - self._taken * self._line.ns_per_token
 
     def _go_on(self) -> None:
         """Judge those that came since; they are due after all others."""
@@ -332,7 +338,7 @@ class Relegation(Generic[K]):
     ) -> tuple[_Line[K], list[_Request[K]]]:
         """The line made of `requests`, and those of them that are in it."""
         line: _Line[K] = _Line(ns_per_token)
-        begin_ns = self._now_ns + self._ahead * self._ahead_ns_per_token
+        begin_ns = self.now_ns + self.ahead * self._ahead_ns_per_token
         dropped = {line.append(each, self._due_ns(each), begin_ns) for each in requests}
         return line, [each for each in requests if each not in dropped]
 
@@ -344,7 +350,7 @@ class Relegation(Generic[K]):
         self._taken = self._gone = self.deferred = 0
         self._unsorted = False
         self._hope_ns = -math.inf
-        self._reconsider_ns = self._now_ns + RECONSIDER_NS
+        self._reconsider_ns = self.now_ns + RECONSIDER_NS
         self.on_time_tokens = sum(each.tokens for each in self._waiting.values())
         kept = set(on_time)
         for each in self._waiting.values():
@@ -364,7 +370,7 @@ class Relegation(Generic[K]):
 
     def _forget(self, request: _Request[K]) -> None:
         del self._waiting[request.key]
-        self._quiet_until_ns = -math.inf
+        self.quiet_until_ns = -math.inf
         request.here = False
         self._gone += 1
         if request.deferred:
@@ -389,14 +395,14 @@ class Relegation(Generic[K]):
         return request.arrival_ns + deadline_ns if deadline_ns > 0 else math.inf
 
     def _is_aged(self, request: _Request[K]) -> bool:
-        return self.is_aged(request.arrival_ns, self._now_ns)
+        return self.is_aged(request.arrival_ns, self.now_ns)
 
     def _share(self) -> float:
         """Of the prompt tokens, what the aged get by the age of the first of them."""
         head = self._deferred_head()
         if head is None or not self._is_aged(head):
             return 0.0
-        waited = (self._now_ns - head.arrival_ns) / self._rules.max_deferral_ns
+        waited = (self.now_ns - head.arrival_ns) / self._rules.max_deferral_ns
         return self.aged_share * min(1.0, 2 * waited - 1)
 
 

@@ -19,17 +19,18 @@ from typing import Any, Final
 from bpf.layout import COUNTERS, EVENT, HEALTH, STREAM, EventKind, parse_event
 from bpf.readers import CounterReader
 from controller.engines.page import PageWriter
-from controller.plugins.vllm.hand import MOST_ENDED, Hand
+from controller.plugins.vllm.hand import RECOUNT_STEPS, Hand
 from controller.plugins.vllm.knobs import Limits, offered, traits_of
 from controller.plugins.vllm.kv_cache import KvCache
-from controller.plugins.vllm.leased import NEVER, Leased
+from controller.plugins.vllm.leased import Leased
+from controller.plugins.vllm.scheduler import extended
 from controller.recording import decide_batch_of, decide_cpu_of, inputs_of
 
 INPUTS: Final = Path(__file__).parent / "inputs.json"
-TIMES: Final = MOST_ENDED
-"""The plug-in shows a page after so many steps."""
+TIMES: Final = RECOUNT_STEPS
+"""The plug-in counts the cached tokens anew after so many steps."""
 
-WARM: Final = MOST_ENDED
+WARM: Final = RECOUNT_STEPS
 """Turns before: the interpreter fits itself to what it runs."""
 
 RUNNING: Final = 32
@@ -82,26 +83,38 @@ def event() -> Turn:
     return lambda: parse_event(raw)
 
 
+class Planned:
+    """A scheduler of vLLM's whose step is planned, and taken back, for nothing."""
+
+    def __init__(self, plan: Any) -> None:
+        self.plan = plan
+
+    def schedule(self, throttle_prefills: bool = False) -> Any:
+        return self.plan
+
+    def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> None: ...
+
+
 def plugin_step(directory: Path) -> Turn:
-    """What a step of vLLM's pays for us while nothing changes; a page every `MOST_ENDED`."""
+    """What a step of vLLM's pays for us while nothing changes, the page and all."""
     scheduler = scheduler_of(RUNNING)
     traits = traits_of(scheduler)
     knobs = offered(scheduler, traits)
     limits, cache = Limits(scheduler, traits, knobs), KvCache(scheduler)
     leased = Leased(knobs, cache.total, limits.budget, PageWriter(directory / "page"))
-    hand = Hand(scheduler, traits, limits, cache, leased)
     plan = SimpleNamespace(
         total_num_scheduled_tokens=RUNNING,
         num_scheduled_tokens={str(number): 1 for number in range(RUNNING)},
         scheduled_new_reqs=[],
     )
+    made = extended(Planned)
+    engine = made.__new__(made)
+    engine.plan = plan
+    engine._sits = Hand(scheduler, traits, limits, cache, leased)
 
     def step() -> None:
-        hand.begin_step()
-        hand.scheduled(plan)
-        hand.end_step(None)
-        # a clock would have it shown after fewer steps on a slower machine
-        hand._due_ns = NEVER
+        engine.schedule(False)
+        engine.update_from_output(plan, None)
 
     return step
 

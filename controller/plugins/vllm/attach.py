@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from controller.engines.contract import Hello
-from controller.engines.page import PageError, PageWriter
+from controller.engines.page import SWAPPED, PageError, PageWriter
 from controller.plugins.vllm.allocator import follow
 from controller.plugins.vllm.hand import Hand
 from controller.plugins.vllm.knobs import Limits, offered, traits_of
@@ -82,6 +82,9 @@ def graph_sizes(vllm_config: Any) -> tuple[int, ...]:
 
 def _page(path: Path) -> PageWriter | None:
     """The stats page; None if it can't be made: the socket tells the same."""
+    if SWAPPED:
+        log.warning("sits serves without a stats page: this machine is big endian")
+        return None
     try:
         return PageWriter(path)
     except (OSError, PageError) as error:

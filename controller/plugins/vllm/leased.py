@@ -8,12 +8,12 @@ see that nothing changed. The lock is held for microseconds.
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
 from controller.engines.contract import ContractError, Knob
-from controller.engines.page import Allocator, EngineNow, PageWriter, StepFigures
+from controller.engines.page import Allocator, EngineNow, PageWriter
 from controller.plugins.vllm import figures as at
 from controller.plugins.vllm.figures import no_figures
 from controller.serving.leases import Lease, Leases
@@ -29,7 +29,10 @@ class Leased:
     """What the server serves (as `Served`), and the page.
 
     For vLLM's thread: `changed` or a passed `deadline_ns` say that there is something to `take`;
-    `in_flight` are its steps under way, `figures` what it counts.
+    it says whether a step of its own is `under_way`, `figures` are what it counts. At the end of a
+    step it writes the `page` (None where none could be made) without the lock, which a step would
+    pay for: it says that it `writes` before it looks whether `others_write`, and leaves that to
+    `publish` then; others say that they do before they look whether it writes, and wait for it.
     """
 
     def __init__(
@@ -38,12 +41,12 @@ class Leased:
         """`budget` is shown as `max_batched_tokens` where that is no knob."""
         self.changed = False
         self.deadline_ns = NEVER
-        self.in_flight = 0
+        self.under_way = self.writes = self.others_write = False
         self.stopped = threading.Event()
         self.figures = no_figures()
         self.figures[at.KV_TOTAL] = kv_total
         self._budget = budget
-        self._page = page
+        self.page = page
         self._server: AdminServer | None = None
         self._lock = threading.Lock()
         self._leases = Leases(knobs, MAX_LEASE_MS)
@@ -67,8 +70,8 @@ class Leased:
         self.stopped.set()
         if self._server is not None:
             self._server.stop()
-        with self._lock:
-            page, self._page = self._page, None
+        with self._lock, self._page_of_others():
+            page, self.page = self.page, None
         if page is not None:
             page.close()
 
@@ -90,12 +93,12 @@ class Leased:
             self._wake()
         return values, lease
 
-    def publish(self, now_ns: int, steps: Iterable[StepFigures] = ()) -> None:
-        """Write the page, with the `steps` that have ended since."""
+    def publish(self, now_ns: int, step: tuple[int, ...] = ()) -> None:
+        """Write the page, with a `step` that has ended if one has."""
         with self._lock:
             self.figures[at.UPDATED] = now_ns
-            if self._page is not None:
-                self._page.publish(self.figures, steps)
+            if self.page is not None:
+                self.page.publish(self.figures, step)
 
     def end(self) -> None:
         """The knobs can't be kept: they go back at the next step, whoever has the lease."""
@@ -106,8 +109,11 @@ class Leased:
 
     def fail(self, reason: str) -> None:
         """Start values for good: who sets something is refused for this `reason`."""
+        # before the lock: who has it may wait for this
+        self.writes = False
         with self._lock:
             self._failure = reason
+            self.under_way = False
             self._leases.end()
             self.figures[at.DEFERRED] = self.figures[at.LONGEST] = 0
             self._show()
@@ -117,9 +123,9 @@ class Leased:
 
     def show_allocator(self, allocator: Allocator) -> None:
         """Show how the allocator stands."""
-        with self._lock:
-            if self._page is not None:
-                self._page.show_allocator(allocator)
+        with self._lock, self._page_of_others() as page:
+            if page is not None:
+                page.show_allocator(allocator)
 
     # On the server's thread.
 
@@ -154,8 +160,8 @@ class Leased:
         """Hold the leases, ended where overdue; afterwards what changed is seen by the next step.
 
         With no step under way there is nothing to wait for: it is applied here. vLLM's thread
-        counts a step as under way before it looks at `changed`, this one sets that before it looks
-        at the count: so one of the two sees the other.
+        says that a step is under way before it looks at `changed`, this one sets that before it
+        looks whether one is: so one of the two sees the other.
         """
         with self._lock:
             now_ns = time.monotonic_ns()
@@ -165,9 +171,21 @@ class Leased:
             finally:
                 if self._leases.version != self._seen_version:
                     self.changed = True
-                    if not self.in_flight:
+                    if not self.under_way:
                         self._leases.apply()
-                    self._show()
+                    with self._page_of_others():
+                        self._show()
+
+    @contextmanager
+    def _page_of_others(self) -> Iterator[PageWriter | None]:
+        """The page, for another thread than vLLM's that holds the lock."""
+        self.others_write = True
+        try:
+            while self.writes:
+                time.sleep(0)
+            yield self.page
+        finally:
+            self.others_write = False
 
     def _expire(self, now_ns: int) -> None:
         if self._leases.expire(now_ns):
@@ -181,8 +199,8 @@ class Leased:
         figures[at.MAX_RUNNING] = int(leases.values["max_running"])
         figures[at.MAX_BATCHED] = int(leases.values.get("max_batched_tokens", self._budget))
         figures[at.UPDATED] = time.monotonic_ns()
-        if self._page is not None:
-            self._page.publish(figures)
+        if self.page is not None:
+            self.page.publish(figures)
 
     def _wake(self) -> None:
         if self._server is not None:

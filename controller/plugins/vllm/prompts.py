@@ -23,19 +23,9 @@ class _Begun:
         self.left = target
 
 
-class Advance(NamedTuple):
-    """What one step does for prompts: tokens and sequences computed, prompts completed.
-
-    `done` are tokens that need not be computed any more, those found in the prefix cache included.
-    """
-
-    tokens: int
-    sequences: int
-    completed: int
-    done: int
-
-
-NOTHING = Advance(0, 0, 0, 0)
+Advance = tuple[int, int, int, int]
+"""What one step does for prompts: tokens and sequences computed, prompts completed, and tokens that
+need not be computed any more, those found in the prefix cache included."""
 
 
 class Prompts:
@@ -93,8 +83,6 @@ class Prompts:
 
         vLLM counts them as computed from there on.
         """
-        if not self.begun:
-            return NOTHING
         tokens = sequences = done = 0
         completed = []
         for key, begun in self.begun.items():
@@ -102,12 +90,13 @@ class Prompts:
             if computed:
                 sequences += 1
                 tokens += computed
-            left = max(0, begun.target - begun.request.num_computed_tokens)
+            left = begun.target - begun.request.num_computed_tokens
+            if left <= 0:
+                left = 0
+                completed.append(key)
             done += begun.left - left
             begun.left = left
-            if not left:
-                completed.append(key)
         for key in completed:
             del self.begun[key]
         self.begun_tokens -= done
-        return Advance(tokens, sequences, len(completed), done)
+        return tokens, sequences, len(completed), done

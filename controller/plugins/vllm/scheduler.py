@@ -9,13 +9,20 @@ and from then on this is the class it extends and nothing else.
 """
 
 import copy
+import inspect
 import logging
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 from controller.plugins.vllm.attach import attach
 from controller.plugins.vllm.hand import Hand
 
 log = logging.getLogger("vllm.sits")
+
+_SCHEDULE: Final = (("self",), ("self", "throttle_prefills"))
+"""Its arguments before prefills could be throttled, and since."""
+
+_UPDATE: Final = ("self", "scheduler_output", "model_runner_output")
 
 
 class Scheduler:
@@ -45,9 +52,16 @@ def own_class(vllm_config: Any) -> Any:
 
 
 def extended(base: Any) -> Any:
-    """`base`, one of vLLM's schedulers, with our hand in it."""
-    # looked up once: every step pays for these two
-    schedule, update_from_output = base.schedule, base.update_from_output
+    """`base`, one of vLLM's schedulers, with our hand in it.
+
+    Only `base` itself, and a warning, where vLLM asks for a step with arguments that we don't know.
+    """
+    # looked up once, and with the arguments they have: every step pays for these two
+    update_from_output = base.update_from_output
+    if _arguments(update_from_output) != _UPDATE or _arguments(base.schedule) not in _SCHEDULE:
+        log.warning("sits does not know this vLLM's steps: vLLM serves as it was started")
+        return base
+    schedule = _planning(base)
 
     class SitsScheduler(base):  # type: ignore[misc]  # vLLM's class is known only where it runs
         """vLLM's scheduler; what it is asked, it does as without us."""
@@ -57,35 +71,36 @@ def extended(base: Any) -> Any:
             super().__init__(*args, **kwargs)
             self._sits = attach(self)
 
-        def schedule(self, *args: Any, **kwargs: Any) -> Any:
-            if (hand := self._sits) is not None:
+        def schedule(self, throttle_prefills: bool = False) -> Any:
+            hand = self._sits
+            if hand is None:
+                return schedule(self, throttle_prefills)
+            leased = hand.leased
+            leased.under_way = True  # first: see there
+            if leased.changed or hand.looks:
                 try:
                     hand.begin_step()
                 except Exception as error:
                     self._sits_failed(error)
-                    hand = None
-            # as vLLM calls it; to pass on any number of arguments costs twice as much
-            if len(args) == 1 and not kwargs:
-                plan = schedule(self, args[0])
-            else:
-                plan = schedule(self, *args, **kwargs)
-            if hand is not None:
+            hand.last_plan = plan = schedule(self, throttle_prefills)
+            if plan.scheduled_new_reqs or hand.accounts:
                 try:
                     hand.scheduled(plan)
                 except Exception as error:
                     self._sits_failed(error)
             return plan
 
-        def update_from_output(self, plan: Any, output: Any, *args: Any, **kwargs: Any) -> Any:
-            if args or kwargs:
-                outputs = update_from_output(self, plan, output, *args, **kwargs)
-            else:
-                outputs = update_from_output(self, plan, output)
-            if (hand := self._sits) is not None:
-                try:
-                    hand.end_step(output)
-                except Exception as error:
-                    self._sits_failed(error)
+        def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
+            hand = self._sits
+            if hand is None:
+                return update_from_output(self, scheduler_output, model_runner_output)
+            tokens = scheduler_output.total_num_scheduled_tokens
+            hand.cached_tokens = cached = hand.cached_tokens + tokens
+            outputs = update_from_output(self, scheduler_output, model_runner_output)
+            try:
+                hand.end_step(scheduler_output, model_runner_output, cached)
+            except Exception as error:
+                self._sits_failed(error)
             return outputs
 
         def add_request(self, request: Any) -> None:
@@ -135,3 +150,13 @@ def extended(base: Any) -> Any:
                 hand.give_up(f"the plug-in failed: {error!r:.200}")
 
     return SitsScheduler
+
+
+def _planning(base: Any) -> Callable[[Any, bool], Any]:
+    """How `base` has a step planned."""
+    plan: Callable[..., Any] = base.schedule
+    return plan if len(_arguments(plan)) > 1 else lambda self, _: plan(self)
+
+
+def _arguments(method: Any) -> tuple[str, ...]:
+    return tuple(inspect.signature(method).parameters)

@@ -12,14 +12,7 @@ from demo.rig import ROOT
 from tests.engines.vllm.inside_run import run_inside
 
 OUT: Final = ROOT / "build" / "plugin.json"
-PARTS: Final = {
-    "interception": "calls",
-    "top": "top of step",
-    "plan": "after plan",
-    "end": "end of step",
-    "sum": "sum",
-    "page": "page, once in 10 ms",
-}
+PARTS: Final = {"step": "a step", "page": "of it the page"}
 
 
 def main() -> None:

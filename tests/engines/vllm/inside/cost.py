@@ -1,10 +1,10 @@
-"""What the plug-in adds to a step of vLLM's own scheduler, part by part.
+"""What the plug-in adds to a step of vLLM's own scheduler, the page and all.
 
     python cost.py MODEL
 
-Prints one JSON object: for so many requests running, microseconds a step. Each part is called again
-and again on the state of a scheduler in the middle of its work, and timed by itself: beside the
-hundreds of microseconds that vLLM's own planning takes, and their noise, the sum would not be seen.
+Prints one JSON array: by state of the scheduler, microseconds a step. vLLM's own planning takes
+hundreds of microseconds, and their noise would hide ours; so a step is what the plug-in does around
+it, with a plan that vLLM made in the middle of its work, given again and again for nothing.
 """
 
 import json
@@ -19,123 +19,109 @@ from typing import Any
 from core import Core, configuration
 from sits_vllm.scheduler import extended
 
-CALLS, ROUNDS = 300, 80
+CALLS, ROUNDS = 40, 2000
 RUNNING = (16, 64)
 WAITING = 100
 HELD = {"max_batched_tokens": 1024}
 RELEGATING = {**HELD, "ttft_deadline_ms": 3000, "prefill_tokens_per_s": 100_000}
+DEFERRING = {**RELEGATING, "prefill_tokens_per_s": 1000}
+COMPUTING = {"max_batched_tokens": 512}
 
 
-def us(work: Callable[[], Any], calls: int = CALLS) -> float:
-    """Microseconds a call, of the quickest of many short rounds: what else runs only adds."""
-    rounds = []
+def quickest(*works: Callable[[], Any]) -> list[float]:
+    """Microseconds a call of each, of the quickest of many short rounds: what else runs only adds.
+
+    By turns, so that all see the machine as it is at its best.
+    """
+    rounds: list[list[float]] = [[] for _ in works]
     for _ in range(ROUNDS):
-        began = time.perf_counter_ns()
-        for _ in range(calls):
-            work()
-        rounds.append((time.perf_counter_ns() - began) / calls / 1e3)
-    return min(rounds)
+        for work, took in zip(works, rounds, strict=True):
+            began = time.perf_counter_ns()
+            for _ in range(CALLS):
+                work()
+            took.append((time.perf_counter_ns() - began) / CALLS / 1e3)
+    return [min(took) for took in rounds]
 
 
-def scheduler(model: str, running: int, values: dict[str, int], waiting: int) -> tuple[Core, Any]:
-    """A core in the middle of its work, and its next plan."""
+def scheduler(
+    model: str, running: int, values: dict[str, int], waiting: int, prompt: int
+) -> tuple[Core, Any]:
+    """A core in the middle of its work, and its next plan; it computes a `prompt` if that is set.
+
+    That plan has a part of it, and is of the second step with one.
+    """
     os.environ["SITS_ADMIN_SOCKET"] = str(Path(tempfile.mkdtemp()) / "admin.sock")
     core = Core(configuration(model, max_num_seqs=running), blocks=20_000)
-    hand = core.scheduler._sits
     if values:
-        hand._leased.with_leases(
+        core.scheduler._sits.leased.with_leases(
             lambda leases: leases.set(time.monotonic_ns(), "bench", 1, 10_000, values) or {}
         )
-    for _ in range(running):
-        core.add(64, 1800)
-    core.step()
-    for _ in range(4):
+    for _ in range(running - bool(prompt)):
+        core.add(64, 1800 if not prompt else 100)
+    for _ in range(5):
+        core.step()
+    if prompt:
+        core.add(prompt, 10)
         core.step()
     for number in range(waiting):
         core.add(100 + number % 50, 10)
     return core, core.scheduler.schedule()
 
 
-def interception() -> float:
-    """Two methods that call ours and then vLLM's, instead of vLLM's alone."""
+class Planned:
+    """A scheduler whose step is planned, and taken back, for nothing."""
 
-    class Base:
-        def schedule(self, throttle: bool = False) -> None: ...
+    def __init__(self, plan: Any) -> None:
+        self.plan = plan
 
-        def update_from_output(self, plan: Any, output: Any) -> None: ...
+    def schedule(self, throttle_prefills: bool = False) -> Any:
+        return self.plan
 
-    class Nothing:
-        def begin_step(self) -> None: ...
+    def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> None: ...
 
-        def scheduled(self, output: Any) -> None: ...
 
-        def end_step(self, output: Any) -> None: ...
-
-    base = Base()
-    made = extended(Base)
+def added(core: Core, plan: Any) -> tuple[float, float]:
+    """Microseconds of a step that are ours, and those of them that the page takes."""
+    hand, made = core.scheduler._sits, extended(Planned)
     ours = made.__new__(made)
-    ours._sits = Nothing()
+    ours.plan, ours._sits = plan, hand
+    leased, page = hand.leased, hand.leased.page
 
-    def step(of: Any) -> Callable[[], None]:
+    def step(of: Any, shown_on: Any) -> Callable[[], None]:
         def work() -> None:
+            leased.page = shown_on
             of.schedule(False)
-            of.update_from_output(None, None)
+            of.update_from_output(plan, None)
 
         return work
 
-    return us(step(ours)) - us(step(base))
-
-
-def parts(core: Core, plan: Any) -> dict[str, float]:
-    """Each part of a step by itself, and what it costs beside that to write the page."""
-    hand = core.scheduler._sits
-    began = us(hand.begin_step)
-    hand.end_step(None)
-
-    def planned() -> None:
-        hand.scheduled(plan)
-        hand._planned.clear()
-
-    def ended() -> None:
-        hand.scheduled(plan)
-        hand.end_step(None)
-        hand._ended.clear()
-
-    def shown() -> None:
-        hand._due_ns = 0
-        hand.scheduled(plan)
-        hand.end_step(None)
-
-    scheduled = us(planned)
-    hand._due_ns = 2**63
-    without_page = us(ended)
-    return {
-        "top": began,
-        "plan": scheduled,
-        "end": max(0.0, without_page - scheduled),
-        "page": max(0.0, us(shown) - without_page),
-    }
+    bare, without_page, whole = quickest(
+        step(Planned(plan), None), step(ours, None), step(ours, page)
+    )
+    if ours._sits is None:
+        raise RuntimeError("the plug-in failed")
+    return whole - bare, whole - without_page
 
 
 def main() -> None:
     model = sys.argv[1]
-    caught = interception()
     rows = []
     for running in RUNNING:
-        for name, values, waiting in (
-            ("nothing changes", {}, 0),
-            ("a lease is held", HELD, 0),
-            (f"relegation, {WAITING} wait", RELEGATING, WAITING),
+        for name, values, waiting, prompt in (
+            ("nothing changes", {}, 0, 0),
+            ("a lease is held", HELD, 0, 0),
+            (f"{WAITING} wait, all on time", RELEGATING, WAITING, 0),
+            (f"{WAITING} wait, some deferred", DEFERRING, WAITING, 0),
+            ("a prompt is computed", COMPUTING, 0, 1900),
         ):
-            core, plan = scheduler(model, running, values, waiting)
-            found = {"interception": caught, **parts(core, plan)}
-            page = found.pop("page")
+            core, plan = scheduler(model, running, values, waiting, prompt)
+            whole, page = added(core, plan)
             rows.append(
                 {
                     "running": running,
                     "when": name,
-                    **{part: round(cost, 3) for part, cost in found.items()},
-                    "sum": round(sum(found.values()), 3),
+                    "prompts": bool(prompt),
+                    "step": round(whole, 3),
                     "page": round(page, 3),
                 }
             )

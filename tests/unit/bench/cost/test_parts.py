@@ -105,8 +105,13 @@ sits_loop_stage_seconds_count{stage="late"} 9.0
     assert scrape.late_buckets(text) == {5e-05: 8.0, INF: 9.0}
 
 
-def test_the_plugin_is_told_state_by_state_and_its_page_apart() -> None:
-    (figure,) = plugin.figures([{"sum": 0.9, "page": 1.9}, {"sum": 1.2, "page": 3.1}]).values()
+def test_the_plugin_is_told_state_by_state_and_steps_with_prompts_apart() -> None:
+    rows = [
+        {"prompts": False, "step": 0.9},
+        {"prompts": False, "step": 1.2},
+        {"prompts": True, "step": 3.1},
+    ]
+    (figure,) = plugin.figures(rows).values()
     assert figure.values == (0.9, 1.2)
     assert "3.10 µs" in figure.note
 

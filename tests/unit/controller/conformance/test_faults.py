@@ -443,14 +443,14 @@ class StandsStill(PageWriter):
 
 class NoSequence(PageWriter):
     def write(self, now: EngineNow, step: Step | None = None) -> None:
-        self._sequence = 0
+        self.sequence = 0
         super().write(now, step)
 
 
 class HasMore(PageWriter):
     def write(self, now: EngineNow, step: Step | None = None) -> None:
         super().write(now, step)
-        self._map[4090:4096] = b"secret"
+        self.memory[4090:4096] = b"secret"
 
 
 class CountsNoExpiries(SmallEngine):

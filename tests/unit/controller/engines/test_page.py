@@ -213,12 +213,14 @@ def test_an_allocator_is_shown_beside_the_figures(tmp_path: Path) -> None:
     writer.close()
 
 
-def test_several_steps_may_come_with_one_write(tmp_path: Path) -> None:
+def test_figures_are_written_as_they_are_counted(tmp_path: Path) -> None:
     page = tmp_path / "page"
     writer, reader = PageWriter(page), PageReader(page)
-    steps = [step_of(index) for index in (1, 2, 3)]
-    figures = array("Q", [7, 3, *[0] * (FIELDS - 2)])
-    writer.publish(figures, [astuple(step) for step in steps])
-    assert reader.read() == (EngineNow(7, 3), steps)
+    figures = array("Q", [7, 1, *[0] * (FIELDS - 2)])
+    writer.publish(figures, astuple(step_of(1)))
+    figures[0] = 8
+    assert reader.read() == (EngineNow(7, 1), [step_of(1)])
+    writer.publish(figures)
+    assert reader.read() == (EngineNow(8, 1), [step_of(1)])
     reader.close()
     writer.close()

@@ -1,10 +1,9 @@
 from dataclasses import dataclass
-from operator import attrgetter
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.plugins.vllm.prompts import Advance, Prompts
+from controller.plugins.vllm.prompts import Prompts
 
 
 @dataclass
@@ -34,7 +33,7 @@ def test_tokens_found_in_the_prefix_cache_are_done_but_not_computed() -> None:
     prompts = Prompts()
     prompts.arrive("a", 1, 100)
     prompts.begin("a", Request(num_computed_tokens=84))
-    assert prompts.advance({"a": 20}) == Advance(tokens=20, sequences=1, completed=0, done=84)
+    assert prompts.advance({"a": 20}) == (20, 1, 0, 84)
     assert prompts.begun_tokens == 16
 
 
@@ -51,7 +50,7 @@ def test_a_begun_prompt_without_tokens_in_a_step_is_none_of_its_sequences() -> N
     prompts = Prompts()
     prompts.arrive("a", 1, 100)
     prompts.begin("a", Request())
-    assert prompts.advance({"b": 1}) == Advance(0, 0, 0, 0)
+    assert prompts.advance({"b": 1}) == (0, 0, 0, 0)
 
 
 @given(
@@ -78,9 +77,8 @@ def test_every_prompt_is_done_once_whatever_was_cached(
         for key, computed in plan.items():
             requests[key].num_computed_tokens += computed
         steps.append(prompts.advance(plan))
-    assert sum(map(attrgetter("done"), steps)) == sum(tokens for tokens, _ in shapes)
-    assert sum(map(attrgetter("completed"), steps)) == len(shapes)
-    assert sum(step.tokens for step in steps) == sum(
-        tokens - min(cached, tokens - 1) for tokens, cached in shapes
-    )
+    computed, _, completed, done = map(sum, zip(*steps, strict=True))
+    assert done == sum(tokens for tokens, _ in shapes)
+    assert completed == len(shapes)
+    assert computed == sum(tokens - min(cached, tokens - 1) for tokens, cached in shapes)
     assert (prompts.begun_tokens, prompts.waiting_tokens) == (0, 0)
