@@ -1,8 +1,10 @@
 """The command `sitsctl`: asks the agent over its admin socket, and prints for people or as JSON."""
 
 import sys
-from dataclasses import asdict
+from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -23,23 +25,47 @@ from agent.cli import (
     readable,
 )
 from agent.client import ClientError
-from agent.conformance_command import conformance
-from agent.engine_plugin_command import engine_plugin
-from agent.metrics_user_command import metrics_user
-from agent.replay_command import replay
-from agent.simulate_command import simulate
-from agent.sitsctl_gpu import gpu
-from agent.sitsctl_hand import release, set_knobs
-from agent.sitsctl_mode import inject, mode, pause, resume
-from agent.sitsctl_neighbours import neighbours
-from agent.sitsctl_policy import policy, print_policy_answer
-from agent.sitsctl_trace import trace
-from agent.support_command import support
 
 # What not every command needs is imported where it is used: rich, the policy, the probe.
 
+ELSEWHERE: Final[Mapping[str, str]] = {
+    "conformance": "agent.conformance_command:conformance",
+    "engine-plugin": "agent.engine_plugin_command:engine_plugin",
+    "gpu": "agent.sitsctl_gpu:gpu",
+    "inject": "agent.sitsctl_mode:inject",
+    "metrics-user": "agent.metrics_user_command:metrics_user",
+    "mode": "agent.sitsctl_mode:mode",
+    "neighbours": "agent.sitsctl_neighbours:neighbours",
+    "pause": "agent.sitsctl_mode:pause",
+    "policy": "agent.sitsctl_policy:policy",
+    "release": "agent.sitsctl_hand:release",
+    "replay": "agent.replay_command:replay",
+    "resume": "agent.sitsctl_mode:resume",
+    "set": "agent.sitsctl_hand:set_knobs",
+    "simulate": "agent.simulate_command:simulate",
+    "support": "agent.support_command:support",
+    "trace": "agent.sitsctl_trace:trace",
+}
+"""Commands with modules of their own, imported when they are asked for."""
+
+
+class Commands(click.Group):
+    """The commands of this module and those of `ELSEWHERE`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All their names."""
+        return sorted({*super().list_commands(ctx), *ELSEWHERE})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """One of them, None where there is none of that name."""
+        if cmd_name in ELSEWHERE and cmd_name not in self.commands:
+            module, _, name = ELSEWHERE[cmd_name].partition(":")
+            self.add_command(getattr(import_module(module), name), cmd_name)
+        return super().get_command(ctx, cmd_name)
+
 
 @click.group(
+    cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 all is well; 1 something is wrong (status: there are problems; doctor:"
     " something is missing; a policy does not hold; you may read but not operate); 2 the command"
@@ -280,6 +306,8 @@ def top(interval: float, once: bool, socket_path: Path | None, as_json: bool) ->
 @JSON
 def reload(socket_path: Path | None, as_json: bool) -> None:
     """Have sitsd read its policy file again, as a SIGHUP does; whole or not at all."""
+    from agent.sitsctl_policy import print_policy_answer
+
     with asking(socket_path) as agent:
         answer = agent.policy_reload()
     print_policy_answer(answer, as_json)
@@ -291,28 +319,12 @@ def _slowness(stream: Json) -> float:
 
 def probe_findings() -> list[Json]:
     """What this process finds of the kernel and of its own rights."""
+    from dataclasses import asdict
+
     from bpf.features import findings, open_libbpf, probe
 
     pin_dir = agent_setting("pin_dir", DEFAULT_PIN_DIR)
     return [asdict(item) for item in findings(probe(open_libbpf()), pin_dir)]
-
-
-main.add_command(gpu)
-main.add_command(neighbours)
-main.add_command(conformance)
-main.add_command(engine_plugin)
-main.add_command(metrics_user)
-main.add_command(inject)
-main.add_command(mode)
-main.add_command(pause)
-main.add_command(policy)
-main.add_command(release)
-main.add_command(resume)
-main.add_command(set_knobs)
-main.add_command(replay)
-main.add_command(simulate)
-main.add_command(support)
-main.add_command(trace)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 from types import ModuleType
 
+import click
 import pytest
 
 from agent.sitsctl import main
@@ -25,7 +26,7 @@ def man() -> ModuleType:
 
 def test_every_command_has_its_page(man: ModuleType) -> None:
     names = set(man.pages())
-    assert {f"sitsctl-{name}.1" for name in main.commands} < names
+    assert {f"sitsctl-{name}.1" for name in main.list_commands(click.Context(main))} < names
     assert {"sitsd.8", "sitsctl.1", "sitsctl-policy-apply.1"} < names
 
 
