@@ -7,6 +7,7 @@ first.
 
 import json
 import logging
+import math
 import os
 import subprocess
 import sys
@@ -81,6 +82,12 @@ class Adapters:
                 if code is not None:
                     self._died(each, code)
         self._ending = [each for each in self._ending if not self._ended(each, now_s)]
+
+    @property
+    def due_s(self) -> float:
+        """When the next is to be started, on the monotonic clock; infinity while all run."""
+        waiting = (each for each in self._processes.values() if each.process is None)
+        return min((each.backoff.due_s for each in waiting), default=math.inf)
 
     def status(self) -> Mapping[str, Mapping[str, Any]]:
         """How each adapter stands, by the name of its engine."""

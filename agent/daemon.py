@@ -285,7 +285,7 @@ class Daemon:
                 self._judge.settle()
                 self._outcomes.settle(time.monotonic_ns(), self._moment)
                 tick_s = _TICK_S if self._supervisor.pid is not None else _ALONE_TICK_S
-                self._wait(min(now_s + tick_s, look_at_s, moment_at_s))
+                self._wait(min(now_s + tick_s, look_at_s, moment_at_s, self._adapters.due_s))
         finally:
             self.close()
 

@@ -1,5 +1,6 @@
 """The agent's adapters, as processes; what they speak to is not there."""
 
+import math
 import os
 import signal
 import time
@@ -10,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from agent.adapters import Adapters
+from agent.adapters import BACKOFF, Adapters
 from controller.policy import parse_policy
 from controller.policy_model import Policy
 
@@ -65,8 +66,10 @@ def test_an_adapter_that_dies_is_started_again(adapters: Adapters) -> None:
     os.kill(first, signal.SIGKILL)
     ticks_until(adapters, lambda: adapters.status()["chat"]["state"] == "down")
     assert adapters.status()["chat"]["detail"] == "ended with signal 9"
+    assert adapters.due_s <= time.monotonic() + BACKOFF.first_s
     ticks_until(adapters, lambda: adapters.status()["chat"]["pid"] not in {first, None})
     assert adapters.status()["chat"]["restarts"] == 1
+    assert adapters.due_s == math.inf
 
 
 def test_the_policy_starts_and_ends_adapters(adapters: Adapters, tmp_path: Path) -> None:
