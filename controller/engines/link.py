@@ -80,7 +80,7 @@ class EngineLink:
         self._client: EngineClient | None = None
         self._showing = Showing()
         self._retry_ns = 0
-        self._epoch = 0
+        self._epoch = self._shown_epoch = 0
         self._holding = Holding()
         self._answered_values: Mapping[str, float] = {}
         self._is_greeted = False
@@ -153,9 +153,9 @@ class EngineLink:
     def last_epoch(self) -> int:
         """The last epoch the engine took, as far as is known; the next write's is above it.
 
-        Its page tells also of what others wrote.
+        Its page tells also of what others wrote, until they give it back.
         """
-        return max(self._epoch, self.now.epoch if self.now is not None else 0)
+        return max(self._epoch, self._shown_epoch)
 
     def prepare(
         self, values: Mapping[str, float], epoch: int, lease_ms: int, term_ms: int, now_ns: int
@@ -408,7 +408,7 @@ class EngineLink:
         restarted = self.hello is not None and self.hello.instance != hello.instance
         if restarted:
             self._notices.append(Notice("engine_restarted", f"{hello.engine} {hello.version}"))
-            self._epoch = 0
+            self._epoch = self._shown_epoch = 0
         elif self.hello is not None and self.hello.knobs != hello.knobs:
             self._notices.append(Notice("engine_changed", "it offers other knobs than before"))
         self.hello = hello
@@ -501,6 +501,7 @@ class EngineLink:
         now = self.now
         if now is None or now is before:
             return
+        self._shown_epoch = max(self._shown_epoch, now.epoch)
         expiries = before.lease_expiries_total if before is not None else now.lease_expiries_total
         if now.lease_expiries_total > expiries:
             self._lapse("the lease ran out before it was renewed")

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from controller.engines.client import call
 from tests.engines.reference_process import Running
 from tests.kernel.conftest import MakeGroup, TwinGroup
 
 from .rig import Site, Sitsd
-from .traffic import engine_in, knobs
+from .traffic import engine_in, knobs, long_beside_short
 from .waiting import becomes
 
 pytestmark = pytest.mark.kernel
@@ -84,6 +85,21 @@ def test_what_is_set_by_hand_is_shown_kept_and_given_back(sitsd: Sitsd, engine: 
     assert sitsd.api.release()["engines"] == ["chat"]
     becomes(lambda: is_free(engine))
     sitsd.engine(lambda engine: not engine["admin_sockets"][0]["by_hand"])
+
+
+def test_what_is_set_by_hand_goes_on_from_the_epoch_of_who_held_it_before(
+    sitsd: Sitsd, engine: Running
+) -> None:
+    epoch = knobs(engine)["epoch"] + 40
+    values = {"max_running": BY_HAND + 1}
+    call(engine.admin, "set", 10, owner="other", epoch=epoch, lease_ms=10_000, values=values)
+    # the same look at its page shows who runs
+    with long_beside_short(engine):
+        sitsd.engine(lambda shown: shown["running"])
+    call(engine.admin, "release", 10, owner="other")
+    set_by_hand(sitsd)
+    assert is_by_hand(engine)
+    assert knobs(engine)["epoch"] > epoch
 
 
 def test_the_controller_killed_the_next_one_goes_on_with_what_was_set_by_hand(

@@ -464,6 +464,10 @@ def test_what_others_wrote_since_the_greeting_is_known_by_the_page(lab: Lab) -> 
     lab.page.write(EngineNow(epoch=40))
     lab.link.read_page()
     assert lab.link.last_epoch == 40
+    # without a lease the page shows none, and epochs go on
+    lab.page.write(EngineNow(epoch=0))
+    lab.link.read_page()
+    assert lab.link.last_epoch == 40
 
 
 def test_a_change_that_only_an_answer_shows_is_seen_too(lab: Lab) -> None:
