@@ -64,6 +64,10 @@ _PASSED_OVER: Final = ("deferred_waiting", "skipped_waiting")
 _ENDED_BY_THEMSELVES: Final = frozenset({"FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED"})
 _computed_tokens: Final = attrgetter("num_computed_tokens")
 
+RATE_EVERY_NS: Final = 50_000_000
+"""For how long tokens are added up before the measured rate is told of them: it averages over
+seconds."""
+
 LOOK_EVERY_NS: Final = 100_000_000
 """How often, under a lease, it is looked whether prompts are computed at all."""
 
@@ -96,6 +100,7 @@ class Hand:
     # more than 30 attributes would be looked up in a dict
     __slots__ = (
         "_cache",
+        "_done",
         "_due_ns",
         "_figures",
         "_first_deferred_ns",
@@ -150,7 +155,7 @@ class Hand:
         self._prompted: deque[_Prompted] = deque(maxlen=MOST_PLANNED)
         self._rate = PrefillRate()
         self._rules = Rules()
-        self._steps = self._generated = self._running = self._rated_ns = 0
+        self._steps = self._generated = self._running = self._done = self._rated_ns = 0
         self._last_end_ns = self._first_deferred_ns = self._due_ns = 0
         self._idle = True
         self._stuck = StuckWatch()
@@ -203,7 +208,7 @@ class Hand:
             self._prompted.append(
                 (plan, computed, decodes, decodes + completed, done, done - computed, left)
             )
-            self._moved = True
+            self._figures[WAITING_TOKENS] = prompts.waiting_tokens + prompts.begun_tokens
         self.accounts = bool(prompts.begun or prompts.returned)
 
     def end_step(self, plan: Any, output: Any, cached: int) -> None:
@@ -221,8 +226,16 @@ class Hand:
             return
         prefill = 0
         if self._prompted and self._prompted[0][0] is plan:
-            prefill, decodes, sampled, found = self._take_prompted(end_ns)
-            cached += found
+            _, prefill, decodes, sampled, done, found, left = self._prompted.popleft()
+            if found:
+                cached += found
+                self.cached_tokens += found
+            if left:
+                self._done += done
+                if end_ns - self._rated_ns >= RATE_EVERY_NS:
+                    self._rate_prompts(end_ns)
+            elif self._done:
+                self._rate_prompts(end_ns - took_ns)
         if self._speculates:
             sampled = _sampled(output)
         self._steps = index = self._steps + 1
@@ -256,18 +269,10 @@ class Hand:
         if not index % RECOUNT_STEPS:
             self._recount()
 
-    def _take_prompted(self, end_ns: int) -> tuple[int, int, int, int]:
-        """What a step did that computed prompts."""
-        _, prefill, decodes, sampled, done, found, left = self._prompted.popleft()
-        self.cached_tokens += found
-        if left:
-            self._rate_prompts(done, end_ns)
-        return prefill, decodes, sampled, found
-
-    def _rate_prompts(self, done: int, now_ns: int) -> None:
-        """Of prompts `done` tokens were computed since the last time, or since the first waited."""
-        self._rate.take(done, now_ns - self._rated_ns)
-        self._rated_ns = now_ns
+    def _rate_prompts(self, now_ns: int) -> None:
+        """Up to now prompts waited, since the last time or since the first of them came."""
+        self._rate.take(self._done, now_ns - self._rated_ns)
+        self._done, self._rated_ns = 0, now_ns
 
     def _recount(self) -> None:
         """The cached tokens, whatever was added up since; vLLM counts those of a plan at once."""
@@ -280,7 +285,7 @@ class Hand:
         now_ns = monotonic_ns()
         arrived_ns = arrival_ns(request.arrival_time, time(), now_ns)
         if not (self.prompts.waiting or self.prompts.begun):
-            self._rated_ns = now_ns
+            self._done, self._rated_ns = 0, now_ns
         self.prompts.arrive(request.request_id, arrived_ns, request.num_prompt_tokens)
         self._figures[REQUESTS] += 1
         self._figures[PROMPT_TOKENS] += request.num_prompt_tokens
@@ -292,7 +297,7 @@ class Hand:
         self._figures[PREEMPTIONS] += 1
         now_ns = monotonic_ns()
         if not (self.prompts.waiting or self.prompts.begun):
-            self._rated_ns = now_ns
+            self._done, self._rated_ns = 0, now_ns
         arrived_ns = arrival_ns(request.arrival_time, time(), now_ns)
         self.prompts.come_back(request.request_id, arrived_ns, request.num_tokens)
         self.accounts = self._moved = True
@@ -345,7 +350,7 @@ class Hand:
     def _take(self, now_ns: int) -> None:
         """Put in force what is wanted, and see how prompts get on."""
         if self.prompts.waiting and not self.prompts.begun:
-            self._rate_prompts(0, now_ns)
+            self._rate_prompts(now_ns)
         if self._held:
             self._look_for_a_standstill(now_ns)
         values, lease = self.leased.take(now_ns)
