@@ -1,8 +1,10 @@
 """Carries decisions out: knobs to engines, limits to cgroups, and every one of them to the journal.
 
-A decision is told to the agent before it is carried out, and its acknowledgement after; in shadow
-mode it is only told. Whatever refuses (a cgroup file, an engine) ends in an acknowledgement that
-says so and a pause for that target, never in an exception in the loop.
+A decision about limits is told to the agent before it is carried out, and its acknowledgement
+after. An engine is asked first, for somebody waits, and the agent told right after that: what we
+die in between ends with its lease. In shadow mode a decision is only told. Whatever refuses (a
+cgroup file, an engine) ends in an acknowledgement that says so
+and a pause for that target, never in an exception in the loop.
 """
 
 import time
@@ -115,17 +117,20 @@ class Actuator:
         edge_ns: int | None,
     ) -> int:
         """Journal the decision, and do it in control mode; returns the decision's tag."""
+        self._tag += 1
+        limits: list[LimitAction] = []
+        lost = False
+        for action in proposal.actions if mode == "control" else ():
+            if isinstance(action, SetKnobs | ReleaseKnobs):
+                lost |= not self._ask_engine(watch, action, edge_ns)
+            else:
+                limits.append(action)
         signals = dict(watch.verdict.evidence) | {"backpressure": watch.pressure.value}
         ack = "shadow" if mode == "shadow" else "pending"
         self._decided(watch, mode, str(cause), proposal, signals, ack)
-        if mode != "control":
-            return self._tag
-        limits: list[LimitAction] = []
-        for action in proposal.actions:
-            if isinstance(action, SetKnobs | ReleaseKnobs):
-                self._ask_engine(watch, action, edge_ns)
-            else:
-                limits.append(action)
+        if lost:
+            now_ns = self._clock()
+            self.acknowledged(Ack(self._tag, "lost", 0, "no connection to the engine"), now_ns)
         if limits:
             self._set_limits(watch, limits, proposal.reason, edge_ns)
         return self._tag
@@ -139,6 +144,7 @@ class Actuator:
         reason: str,
     ) -> int:
         """Journal that an operator decided; returns the decision's tag."""
+        self._tag += 1
         proposal = Proposal((SetKnobs(values, old),), reason)
         self._decided(watch, mode, OPERATOR, proposal, {}, "pending")
         return self._tag
@@ -238,15 +244,13 @@ class Actuator:
 
     def _ask_engine(
         self, watch: EngineWatch, action: SetKnobs | ReleaseKnobs, edge_ns: int | None
-    ) -> None:
+    ) -> bool:
+        """Whether it could be asked."""
         now_ns, link = self._clock(), watch.link
         if isinstance(action, SetKnobs):
-            asked = link is not None and link.set(action.values, self._tag, now_ns)
             self._pending[self._tag] = _Pending(edge_ns)
-        else:
-            asked = link is not None and link.release(self._tag, now_ns)
-        if not asked:
-            self.acknowledged(Ack(self._tag, "lost", 0, "no connection to the engine"), now_ns)
+            return link is not None and link.set(action.values, self._tag, now_ns)
+        return link is not None and link.release(self._tag, now_ns)
 
     def _set_limits(
         self,
@@ -324,8 +328,7 @@ class Actuator:
         signals: Mapping[str, float],
         ack: str,
     ) -> None:
-        """Journal a decision under the next tag."""
-        self._tag += 1
+        """Journal a decision under the tag it has."""
         changes = changes_of(proposal, watch.policy.name, watch.key)
         self._channel.send(
             {

@@ -181,6 +181,8 @@ class Loop:
         look_at_memory(self._all(), self._actuator.neighbours.free_groups, now_ns)
         watches = self._all() if watches is None else watches
         decided = self._round(now_ns, watches)
+        groups = self._actuator.neighbours.groups
+        self._node.look(self._policy, now_ns, self._all(), self._neighbours.values(), groups)
         self._last_tick_ns = now_ns
         if now_ns - self._limits_ns >= LIMITS_EVERY_NS:
             self._limits_ns = now_ns
@@ -232,7 +234,7 @@ class Loop:
         collected_ns = self._clock()
         decisions = []
         if self._mode != "observe":
-            decisions = self._decide(self._face(now_ns, zip(watches, signals, strict=True)))
+            decisions = self._decide(self._face(zip(watches, signals, strict=True)))
         decided_ns = self._clock()
         for watch, inputs, proposal in decisions:
             edge_ns = self._edges.get(watch.row)
@@ -254,7 +256,7 @@ class Loop:
         """Write down now and then what there was to decide on; whether it was time to."""
         due = [each for each in watches if each.wants_sample(now_ns)]
         seen = [(watch, watch.signals) for watch in due if watch.signals is not None]
-        for watch, inputs in self._face(now_ns, seen):
+        for watch, inputs in self._face(seen):
             watch.sampled_ns = now_ns
             self._recordings.sampled(watch.policy.name, inputs, watch.steps)
         return bool(seen)
@@ -271,11 +273,10 @@ class Loop:
         )
 
     def _face(
-        self, now_ns: int, seen: Iterable[tuple[EngineWatch, Signals]]
+        self, seen: Iterable[tuple[EngineWatch, Signals]]
     ) -> list[tuple[EngineWatch, Inputs]]:
         """All that is to be decided on."""
         hands, node = self._actuator.neighbours, self._node
-        node.look(self._policy, now_ns, self._all(), self._neighbours.values(), hands.groups)
         limitable = hands.limitable(
             each.view(node.tenants.get(each.target.name))
             for each in self._neighbours.values()
