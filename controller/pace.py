@@ -19,7 +19,7 @@ FLOWING_MS: Final = 80.0
 IDLE_MS: Final = 125.0
 """While an engine has no stream at all."""
 
-UNTUNED_MS: Final = 250.0
+UNTUNED_MS: Final = 350.0
 """While all is well with an engine that has no knobs: then there is nothing to set ahead of need.
 The guard has to hear of us in 700 ms."""
 
