@@ -150,6 +150,8 @@ class Loop:
                     self._due_ns = now_ns + self._period_ns()
                 elif self._edge_is_due(now_ns):
                     self.tick_on_edges(now_ns)
+                    # calm as it was, it is no more
+                    self._due_ns = min(self._due_ns, now_ns + self._period_ns())
         except EOFError:
             pass
         finally:
