@@ -93,7 +93,7 @@ def measure(extent: Extent) -> Found:
                         variants[name] = partial(_peer, on, load, extent.turns, peer)
                 except PeerError as error:
                     refused[name] = str(error)
-            return figures(alternate(extent.rounds, variants), refused)
+            return figures(alternate(extent.short_rounds, variants), refused)
 
 
 def figures(runs: Mapping[str, list[Played]], refused: Mapping[str, str]) -> Found:

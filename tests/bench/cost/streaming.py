@@ -52,7 +52,7 @@ def measure(extent: Extent) -> Found:
         with paced(group, 0, cpu) as port:
             stream(port, extent.chunks)
             runs = alternate(
-                extent.rounds,
+                extent.short_rounds,
                 {
                     "alone": partial(_run, on, port, extent.chunks, None),
                     "ours": partial(_run, on, port, extent.chunks, group),
