@@ -145,6 +145,7 @@ def admin_http(data: bytes) -> None:
         listener = stack.enter_context(closing(socket.socket(socket.AF_UNIX)))
         app = admin_app(RecordedView(), operators_only(lambda: None))
         server = Server(listener, app, "localhost", 0, max_body=MAX_POLICY_BODY_BYTES)
+        stack.callback(server.server_close)
         ours, theirs = (stack.enter_context(closing(each)) for each in socket.socketpair())
         theirs.sendall(data)
         theirs.shutdown(socket.SHUT_WR)
