@@ -125,6 +125,9 @@ def test_stop_leaves_no_socket_and_no_warning(path: Path) -> None:
         gc.collect()
     assert [str(item.message) for item in caught] == []
     assert not path.exists()
+    for each in threading.enumerate():
+        if "http" in each.name:
+            each.join(5)
     assert [thread.name for thread in threading.enumerate() if "http" in thread.name] == []
 
 
