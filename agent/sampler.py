@@ -31,6 +31,11 @@ CALM_LOOK_EVERY: Final = 20
 REST_LOOK_EVERY: Final = 30
 """While nothing waits, and while an engine has nothing to do."""
 
+LOAD_HOLDS: Final = 2
+CALM_LOAD_HOLDS: Final = 12
+"""For so many samples after it what an engine said of its queues is taken to be true. While all is
+well its controller looks at it every 125 ms, and tells of it once a second."""
+
 ENDS: Final = MAX_LOOK_EVERY
 """Among so many samples there is one that looked at the connections."""
 
@@ -123,7 +128,7 @@ class Sampler:
             if track is None:
                 return []
             kept = [sample for sample in track.samples if sample.at_ns >= since_ns]
-            return [replace(sample, load=track.loads.get(sample.index)) for sample in kept]
+            return [replace(sample, load=_load_at(track, sample.index)) for sample in kept]
 
     def ends(self, engine: str, seconds: float) -> list[Sample]:
         """The first and last of them: enough for rates and queues, cheap enough for a scrape."""
@@ -173,7 +178,11 @@ class Sampler:
     def _sample(self, name: str) -> None:
         track = self._tracks[name]
         index = time.monotonic_ns() // SAMPLE_NS
-        looks = index >= track.looked + _spacing(track)
+        counted = self._counters(name)
+        blocked = counted.blocked_begun - counted.blocked_ended
+        # what begins to wait is told of together with who does
+        spacing = track.spacing if blocked > track.blocked else _spacing(track)
+        looks = index >= track.looked + spacing
         try:
             if looks:
                 began_ns = time.thread_time_ns()
@@ -188,8 +197,6 @@ class Sampler:
         except OSError as error:
             looks, track.looked, track.spacing = False, index, MAX_LOOK_EVERY
             sockets = EngineSockets(detail=f"could not list its sockets: {error.strerror}")
-        counted = self._counters(name)
-        blocked = counted.blocked_begun - counted.blocked_ended
         if looks:
             track.blocked = blocked
         sample = Sample(
@@ -216,6 +223,12 @@ class Sampler:
             track.works = track.waits or works(sample, track.samples[-1] if track.samples else None)
             track.sockets = sockets
             track.samples.append(sample)
+
+
+def _load_at(track: _Track, index: int) -> Load | None:
+    holds = LOAD_HOLDS if track.waits else CALM_LOAD_HOLDS
+    earlier = (track.loads.get(index - back) for back in range(holds + 1))
+    return next((load for load in earlier if load is not None), None)
 
 
 def _spacing(track: _Track) -> int:
