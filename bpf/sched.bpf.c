@@ -416,15 +416,6 @@ static __always_inline long state_field(struct task_struct *task)
 	return BPF_CORE_READ(old, state);
 }
 
-/* Whether a task that leaves the CPU goes on wanting one. */
-static __always_inline bool is_runnable(struct task_struct *task, bool preempt, u32 prev_state)
-{
-	/* The tracepoint's own copy is exact; the field may already say what a waker wrote since
-	 * (fa2c3254d7cf, "sched/tracing: Don't re-read p->state"). Preempted means runnable whatever
-	 * the state says. */
-	return preempt || (have_prev_state ? prev_state : state_field(task)) == 0;
-}
-
 /* A task leaves the CPU; returns the target it ran for. Most leave to sleep: of those, what was
  * noted when they came is all that is looked at. */
 static __always_inline u32 left_cpu(struct task_struct *task, const struct running *on, u32 now_at,
@@ -466,7 +457,10 @@ int switch_tasks(u64 *ctx)
 	bool preempt = ctx[0];
 	struct task_struct *prev = (void *)ctx[1];
 	struct task_struct *next = (void *)ctx[2];
-	u32 zero = 0, now_at = generation_now(), prev_state = have_prev_state ? ctx[3] : 0;
+	/* The tracepoint's own copy is exact; the field may already say what a waker wrote since
+	 * (fa2c3254d7cf, "sched/tracing: Don't re-read p->state"). */
+	u32 prev_state = have_prev_state ? ctx[3] : state_field(prev);
+	u32 zero = 0, now_at = generation_now();
 	struct running *on = bpf_map_lookup_elem(&running, &zero);
 	struct task_state *came;
 	struct counters *c;
@@ -475,7 +469,8 @@ int switch_tasks(u64 *ctx)
 
 	if (!on)
 		return 0;
-	left = left_cpu(prev, on, now_at, is_runnable(prev, preempt, prev_state), &now);
+	/* preempted means runnable whatever the state says */
+	left = left_cpu(prev, on, now_at, preempt || !prev_state, &now);
 	came = watched(next, now_at);
 	on->pid = next->pid;
 	on->generation = now_at;
@@ -489,7 +484,7 @@ int switch_tasks(u64 *ctx)
 		if (c && came->runnable_ns)
 			waited(c, came, prev, left, now);
 	}
-	if (!have_task_storage && (have_prev_state ? prev_state : state_field(prev)) & TASK_DEAD) {
+	if (!have_task_storage && prev_state & TASK_DEAD) {
 		u32 pid = prev->pid;
 
 		bpf_map_delete_elem(&task_states_by_pid, &pid);
