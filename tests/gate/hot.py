@@ -25,6 +25,7 @@ from controller.plugins.vllm.kv_cache import KvCache
 from controller.plugins.vllm.leased import Leased
 from controller.plugins.vllm.scheduler import extended
 from controller.recording import decide_batch_of, decide_cpu_of, inputs_of
+from tests.engines.vllm.inside.planned import Planned
 
 INPUTS: Final = Path(__file__).parent / "inputs.json"
 TIMES: Final = RECOUNT_STEPS
@@ -81,18 +82,6 @@ def event() -> Turn:
     fields = (*range(10**12, 10**12 + 13), *range(12), 200, 3, 8000, 40_000, 2, b"\x7f\0\0\1")
     raw = EVENT.pack(10**12, EventKind.END, 1) + STREAM.pack(*fields)
     return lambda: parse_event(raw)
-
-
-class Planned:
-    """A scheduler of vLLM's whose step is planned, and taken back, for nothing."""
-
-    def __init__(self, plan: Any) -> None:
-        self.plan = plan
-
-    def schedule(self, throttle_prefills: bool = False) -> Any:
-        return self.plan
-
-    def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> None: ...
 
 
 def plugin_step(directory: Path) -> Turn:

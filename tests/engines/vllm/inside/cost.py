@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from core import Core, configuration
+from planned import Planned
 from sits_vllm.scheduler import extended
 
 CALLS, ROUNDS = 40, 2000
@@ -66,18 +67,6 @@ def scheduler(
     for number in range(waiting):
         core.add(100 + number % 50, 10)
     return core, core.scheduler.schedule()
-
-
-class Planned:
-    """A scheduler whose step is planned, and taken back, for nothing."""
-
-    def __init__(self, plan: Any) -> None:
-        self.plan = plan
-
-    def schedule(self, throttle_prefills: bool = False) -> Any:
-        return self.plan
-
-    def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> None: ...
 
 
 def added(core: Core, plan: Any) -> tuple[float, float]:

@@ -16,7 +16,8 @@ from controller.plugins.vllm.kv_cache import KvCache
 from controller.plugins.vllm.leased import Leased
 from controller.plugins.vllm.scheduler import extended
 from controller.serving.leases import Leases
-from tests.gate.hot import Planned, scheduler_of
+from tests.engines.vllm.inside.planned import Planned
+from tests.gate.hot import scheduler_of
 
 RUNNING = 4
 PLAN = SimpleNamespace(
