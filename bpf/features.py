@@ -20,11 +20,10 @@ _HELPER_LOOP: Final = 181
 _CAPABILITIES: Final = {12: "CAP_NET_ADMIN", 38: "CAP_PERFMON", 39: "CAP_BPF"}
 _CAP_SYS_ADMIN: Final = 21
 _BTF: Final = Path("/sys/kernel/btf/vmlinux")
+_OWN_WAITS: Final = Path("/proc/self/schedstat")
 
 
 TRACEPOINTS: Final = (
-    "sched_wakeup",
-    "sched_wakeup_new",
     "sched_switch",
     "inet_sock_set_state",
     "tcp_destroy_sock",
@@ -48,8 +47,9 @@ class Features:
     """What was found.
 
     `cpu_on_v1`: the cpu controller is mounted as cgroup v1. `prev_state` and `retransmit_error`:
-    the two tracepoints have that argument. `tracepoints` are those of ours that this kernel has,
-    `hz` its ticks a second. `missing_capabilities`: what this process lacks.
+    the two tracepoints have that argument. `sched_info`: the scheduler notes each task's waits.
+    `tracepoints` are those of ours that this kernel has, `hz` its ticks a second.
+    `missing_capabilities`: what this process lacks.
     `cgroup2`: where the v2 tree is mounted, to which stream programs attach.
     """
 
@@ -62,6 +62,7 @@ class Features:
     loop: bool
     prev_state: bool
     retransmit_error: bool
+    sched_info: bool
     tracepoints: frozenset[str]
     hz: int
     cpu_on_v1: bool
@@ -150,11 +151,23 @@ def probe(lib: Libbpf | None) -> Features:
         loop=helper(_PROG_TYPE_CGROUP_SKB, _HELPER_LOOP),
         prev_state=arguments("sched_switch") >= 4,
         retransmit_error=arguments("tcp_retransmit_skb") >= 3,
+        sched_info=notes_waits(_OWN_WAITS),
         tracepoints=frozenset(name for name in TRACEPOINTS if arguments(name)),
         hz=ticks_a_second(),
         cpu_on_v1=cpu_on_v1,
         cgroup2=cgroup2,
     )
+
+
+def notes_waits(schedstat: Path) -> bool:
+    """Whether the scheduler has noted how often this process came on a CPU, in its schedstat.
+
+    Without CONFIG_SCHED_INFO there is no such file; a kernel that has it and does not note shows 0.
+    """
+    try:
+        return int(schedstat.read_text().split()[2]) > 0
+    except (OSError, LookupError, ValueError):
+        return False
 
 
 def ticks_a_second() -> int:
@@ -205,10 +218,18 @@ def findings(features: Features, pin_dir: Path) -> Iterable[Finding]:
     yield Finding(
         "task storage",
         features.task_storage,
-        "run-queue stamps live with their tasks"
+        "what is known of a task lives with it"
         if features.task_storage
-        else "kernel is older than 5.12: run-queue stamps are kept by thread id",
+        else "kernel is older than 5.12: what is known of tasks is kept by thread id",
         "at most 65,536 threads are followed at a time, and each event costs more",
+    )
+    yield Finding(
+        "scheduler statistics",
+        features.sched_info,
+        "the scheduler notes since when each task waits"
+        if features.sched_info
+        else "kernel is built without CONFIG_SCHED_INFO",
+        "no run-queue delay",
     )
     yield Finding(
         "streams",

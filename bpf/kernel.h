@@ -49,9 +49,16 @@ struct sched_entity {
 	struct cfs_rq *cfs_rq;
 };
 
+/* since 2.6.15; filled where CONFIG_SCHED_INFO is */
+struct sched_info {
+	unsigned long long run_delay;
+	unsigned long long last_queued;
+};
+
 struct task_struct {
 	unsigned int __state;
 	struct sched_entity se;
+	struct sched_info sched_info;
 	int pid;
 	int tgid;
 	char comm[16];

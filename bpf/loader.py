@@ -35,11 +35,7 @@ from bpf.pins import listed, open_pin, pin, read_layout, remove_pins, write_layo
 OBJECT_DIR: Final = Path(__file__).parent / "objects"
 
 _TRACING: Final = {
-    "sched": {
-        "wakeup": "sched_wakeup",
-        "wakeup_new": "sched_wakeup_new",
-        "switch_tasks": "sched_switch",
-    },
+    "sched": {"switch_tasks": "sched_switch"},
     "stream": {"socket_state": "inet_sock_set_state", "socket_gone": "tcp_destroy_sock"},
     "retransmit": {
         "retransmit": "tcp_retransmit_skb",
@@ -222,7 +218,7 @@ def _open(
         if name in known:
             opened.set_constant(name, value)
     wanted = _entries(lib, plan)
-    unused = "task_states_by_pid" if plan.features.task_storage else "task_states"
+    unused = "known_tasks_by_pid" if plan.features.task_storage else "known_tasks"
     maps = {}
     for name, handle in opened.maps().items():
         if name == unused:

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
 /* Run-queue delay: how long a watched task was runnable before it ran, and who held the CPU.
  *
- * All programs here run with interrupts off (the tracepoints sit under the run-queue lock), so a
+ * The scheduler itself notes since when each task is runnable (`sched_info`), so nothing of ours runs
+ * at a wake-up. At a switch interrupts are off (the tracepoint sits under the run-queue lock), so a
  * plain += on this CPU's own row loses nothing.
  */
 #include "maps.h"
@@ -15,7 +16,7 @@ const volatile bool cpu_on_v1 = false;
 
 /* what we know of one task; cgroups and generation say whether `slot` is still true */
 struct task_state {
-	u64 runnable_ns; /* 0: not waiting for a CPU */
+	u64 told_ns; /* how much of the waits that the scheduler accounts to it is told */
 	u64 cgroups; /* where the kernel keeps which it is in: the task is there, or moved */
 	u32 slot;
 	u32 generation;
@@ -30,7 +31,7 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, int);
 	__type(value, struct task_state);
-} task_states SEC(".maps");
+} known_tasks SEC(".maps");
 
 /* the same where there is no task storage: by thread id, removed when the thread dies */
 struct {
@@ -38,7 +39,7 @@ struct {
 	__uint(max_entries, 65536);
 	__type(key, u32);
 	__type(value, struct task_state);
-} task_states_by_pid SEC(".maps");
+} known_tasks_by_pid SEC(".maps");
 
 /* who came on this CPU last, so that who leaves it need not be looked up */
 struct running {
@@ -145,6 +146,19 @@ static __always_inline u64 clock_of(struct task_struct *task)
 	return bpf_ktime_get_ns();
 }
 
+/* Whether the scheduler says since when the task is runnable, as it does until it has come on. Where
+ * CONFIG_SCHED_INFO is not, which every distribution's kernel has, no wait is told. */
+static __always_inline bool is_queued(struct task_struct *task)
+{
+	return bpf_core_field_exists(task->sched_info.last_queued) && task->sched_info.last_queued;
+}
+
+/* For how long the task has waited for a CPU in all its life, but for the wait it is in. */
+static __always_inline u64 waited_before(struct task_struct *task)
+{
+	return bpf_core_field_exists(task->sched_info.run_delay) ? task->sched_info.run_delay : 0;
+}
+
 /* From one reading to a later one; those of two CPUs may be the wrong way round by a little. */
 static __always_inline u64 between(u64 earlier, u64 later)
 {
@@ -166,17 +180,17 @@ static __always_inline u64 cpu_cgroup_of(struct task_struct *task)
 static __always_inline struct task_state *state_of(struct task_struct *task)
 {
 	if (have_task_storage) {
-		return bpf_task_storage_get(&task_states, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+		return bpf_task_storage_get(&known_tasks, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	} else {
 		struct task_state fresh = {};
 		struct task_state *state;
 		u32 pid = task->pid;
 
-		state = bpf_map_lookup_elem(&task_states_by_pid, &pid);
+		state = bpf_map_lookup_elem(&known_tasks_by_pid, &pid);
 		if (state)
 			return state;
-		bpf_map_update_elem(&task_states_by_pid, &pid, &fresh, BPF_NOEXIST);
-		return bpf_map_lookup_elem(&task_states_by_pid, &pid);
+		bpf_map_update_elem(&known_tasks_by_pid, &pid, &fresh, BPF_NOEXIST);
+		return bpf_map_lookup_elem(&known_tasks_by_pid, &pid);
 	}
 }
 
@@ -194,28 +208,13 @@ static __always_inline u32 slot_of(struct task_struct *task, struct task_state *
 	slot = bpf_map_lookup_elem(&processes, &tgid);
 	if (!slot)
 		slot = bpf_map_lookup_elem(&cpu_cgroups, &cgroup);
-	/* a stamp from before belongs to another target, or to none */
-	state->runnable_ns = 0;
+	/* waits that ended before now were another target's, or nobody's */
+	state->told_ns = waited_before(task);
 	state->role_ns = 0;
 	state->cgroups = cgroups;
 	state->generation = now_at;
 	state->slot = slot && *slot < max_targets ? *slot : 0;
 	return state->slot;
-}
-
-static __always_inline void became_runnable(struct task_struct *task)
-{
-	struct task_state *state = state_of(task);
-
-	if (!state) {
-		struct health *h = health_here();
-
-		if (h)
-			ADD(h->storage_full, 1);
-		return;
-	}
-	if (slot_of(task, state, generation_now()))
-		state->runnable_ns = clock_of(task);
 }
 
 static __always_inline void blame(struct task_struct *holder, u32 slot, u64 wait)
@@ -321,9 +320,19 @@ static __always_inline u32 role_of(struct task_struct *task, struct task_state *
 /* The task's state if its target is watched. Idle tasks are nobody's. */
 static __always_inline struct task_state *watched(struct task_struct *task, u32 now_at)
 {
-	struct task_state *state = task->pid ? state_of(task) : NULL;
+	struct task_state *state;
 
-	return state && slot_of(task, state, now_at) ? state : NULL;
+	if (!task->pid)
+		return NULL;
+	state = state_of(task);
+	if (!state) {
+		struct health *h = health_here();
+
+		if (h)
+			ADD(h->storage_full, 1);
+		return NULL;
+	}
+	return slot_of(task, state, now_at) ? state : NULL;
 }
 
 static __always_inline void ran(struct counters *c, u32 role, u64 ns, bool runnable)
@@ -355,17 +364,21 @@ static __always_inline void held_by_other(struct counters *c, u32 slot, struct t
 	}
 }
 
-/* A task has waited for `holder` to leave the CPU, which it had for the target in `holder_slot`. */
-static __always_inline void waited(struct counters *c, struct task_state *state,
-				   struct task_struct *holder, u32 holder_slot, u64 now)
+/* A task that comes on has waited for `holder` to leave the CPU, which it had for the target in
+ * `holder_slot`. For how long is what the scheduler is about to account to it, `sched_info_arrive`,
+ * with what it accounted when the task was moved to this CPU while it waited. */
+static __always_inline void waited(struct counters *c, struct task_struct *task,
+				   struct task_state *state, struct task_struct *holder,
+				   u32 holder_slot, u64 now)
 {
-	u64 wait = between(state->runnable_ns, now), bucket;
+	u64 accounted = waited_before(task) + between(task->sched_info.last_queued, now);
+	u64 wait = between(state->told_ns, accounted), bucket;
 	u32 slot = state->slot;
 	bool own = holder_slot == slot;
 	struct histogram *h = bpf_map_lookup_elem(&wait_histograms, &slot);
 	struct role *r = role_here(state->role);
 
-	state->runnable_ns = 0;
+	state->told_ns = accounted;
 	if (!h)
 		return;
 	c->wait_ns += wait;
@@ -390,22 +403,6 @@ static __always_inline void waited(struct counters *c, struct task_state *state,
 	held_by_other(c, slot, holder, wait);
 }
 
-/* a sleeping task became runnable: stamp it */
-SEC("tp_btf/sched_wakeup")
-int BPF_PROG(wakeup, struct task_struct *task)
-{
-	became_runnable(task);
-	return 0;
-}
-
-/* a new task became runnable for the first time */
-SEC("tp_btf/sched_wakeup_new")
-int BPF_PROG(wakeup_new, struct task_struct *task)
-{
-	became_runnable(task);
-	return 0;
-}
-
 static __always_inline long state_field(struct task_struct *task)
 {
 	struct task_struct___before_5_14 *old = (void *)task;
@@ -416,33 +413,25 @@ static __always_inline long state_field(struct task_struct *task)
 	return BPF_CORE_READ(old, state);
 }
 
-/* A task leaves the CPU; returns the target it ran for. Most leave to sleep: of those, what was
- * noted when they came is all that is looked at. */
+/* A task leaves the CPU; returns the target it ran for: what was noted when it came, unless the
+ * targets changed since. */
 static __always_inline u32 left_cpu(struct task_struct *task, const struct running *on, u32 now_at,
 				    bool runnable, u64 *now)
 {
-	bool is_it = on->pid == task->pid, is_noted = is_it && on->generation == now_at;
-	u32 slot = is_noted ? on->slot : 0;
-	struct task_state *state;
+	bool is_it = on->pid == task->pid;
+	u32 slot = on->slot;
 
-	if (runnable || !is_noted) {
-		state = watched(task, now_at);
-		if (state) {
-			*now = clock_of(task);
-			/* else clears a stamp from a wake-up that found the task still running */
-			state->runnable_ns = runnable ? *now : 0;
-		}
-		if (!is_noted) {
-			slot = state ? state->slot : 0;
-			/* what it did for another target than it is of now is not told */
-			is_it = is_it && on->slot == slot;
-		}
+	if (!is_it || on->generation != now_at) {
+		struct task_state *state = watched(task, now_at);
+
+		slot = state ? state->slot : 0;
+		/* what it did for another target than it is of now is not told */
+		is_it = is_it && on->slot == slot;
 	}
 	if (slot) {
 		struct counters *c = counters_of(slot);
 
-		if (!*now)
-			*now = clock_of(task);
+		*now = clock_of(task);
 		if (c)
 			ran(c, is_it ? on->role : 0, is_it ? between(on->since_ns, *now) : 0,
 			    runnable);
@@ -481,13 +470,13 @@ int switch_tasks(u64 *ctx)
 		on->since_ns = now;
 		on->role = role_of(next, came, now);
 		c = counters_of(came->slot);
-		if (c && came->runnable_ns)
-			waited(c, came, prev, left, now);
+		if (c && is_queued(next))
+			waited(c, next, came, prev, left, now);
 	}
 	if (!have_task_storage && prev_state & TASK_DEAD) {
 		u32 pid = prev->pid;
 
-		bpf_map_delete_elem(&task_states_by_pid, &pid);
+		bpf_map_delete_elem(&known_tasks_by_pid, &pid);
 	}
 	return 0;
 }

@@ -122,7 +122,8 @@ def figures(runs: Mapping[str, list[Played]], refused: Mapping[str, str]) -> Fou
         ),
         "overhead.wakeup_ns": Figure(
             wakeups["ours"].values,
-            peers={PEER: wakeups[PEER]} if PEER in wakeups else {},
+            "none of our programs is there: the scheduler's own note is read at the switch",
+            {PEER: wakeups[PEER]} if PEER in wakeups else {},
         ),
         "overhead.peer_switch_ns": Figure(peer.values, peer.note, others(switches)),
         "overhead.switch_ratio": Figure(
@@ -142,14 +143,19 @@ def figures(runs: Mapping[str, list[Played]], refused: Mapping[str, str]) -> Fou
 def _each(played: list[Played], nothing: list[Played], tracepoint: str) -> tuple[float, ...]:
     """ns of a run at a tracepoint without the counter's own, round by round.
 
-    Of all programs together where they can't be told apart; none where nothing was counted.
+    0 where none of the programs is there; of all programs together where they can't be told apart;
+    none where nothing was counted.
     """
     costs = []
     for run, empty in zip(played, nothing, strict=True):
-        cost = run.counted.ns(tracepoint) or run.counted.ns_of_all
-        if cost is None:
+        ran = run.counted
+        cost = ran.ns(tracepoint) if ran.by_tracepoint else ran.ns_of_all
+        if cost is not None:
+            costs.append(cost - (empty.counted.ns(tracepoint) or 0.0))
+        elif ran.by_tracepoint:
+            costs.append(0.0)
+        else:
             return ()
-        costs.append(cost - (empty.counted.ns(tracepoint) or 0.0))
     return tuple(costs)
 
 

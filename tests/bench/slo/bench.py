@@ -60,6 +60,9 @@ class Spec:
     slo: Slo
     neighbours: bool = False
     slow_readers: int = 0
+    read_at_once: bool = False
+    """Those ask for the same and are not slow."""
+
     options: tuple[str, ...] = ()
     """Of the engine, beside those of the bench; a later one of a name counts."""
 
@@ -204,6 +207,7 @@ class Bench:
             slo=asdict(spec.slo),
             neighbours=spec.neighbours,
             slow_readers=spec.slow_readers,
+            **({"read_at_once": True} if spec.read_at_once else {}),
             extra_options=list(spec.options),
             **more,
         )
@@ -230,7 +234,9 @@ class Bench:
         with (
             watching(stage) as watch,
             at_work(spec.contender, stage, spec.slo, watch, state) as hand,
-            SlowReaders(stage.port, spec.slow_readers, stage.kind.prompt) as slow,
+            SlowReaders(
+                stage.port, spec.slow_readers, stage.kind.prompt, at_once=spec.read_at_once
+            ) as slow,
             stage.neighbours() if spec.neighbours else nullcontext() as neighbours,
         ):
 

@@ -10,8 +10,10 @@ _CONTENDERS: Final = (
     "aimd",
     "alone",
     "observe_without",
+    "observe_at_once",
     "observe",
     "sits_without",
+    "sits_at_once",
     "sits",
     "cold",
     "warm",
@@ -87,7 +89,7 @@ _TIMES: Final = {
 
 
 def _ratios(scenario: Mapping[str, Any]) -> list[tuple[str, float | None]]:
-    found = [(key, value) for key, value in scenario.items() if key.startswith("goodput_ratio")]
+    found = [(key, value) for key, value in scenario.items() if "_ratio_vs_" in key]
     for contender in ("default", "sits"):
         entry = scenario.get(contender, {})
         if "goodput_share_of_peak" in entry:

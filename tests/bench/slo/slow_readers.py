@@ -1,4 +1,8 @@
-"""Clients that read slowly: tiny receive windows, and a few bytes at a time."""
+"""Clients that read slowly: tiny receive windows, and a few bytes at a time.
+
+What they ask for is work by itself, however they read. So there are clients to compare with that
+ask for the same, once, and read at once.
+"""
 
 import json
 import socket
@@ -22,11 +26,15 @@ PATIENCE_S: Final = 60.0
 
 
 class SlowReaders:
-    """A context: so many threads ask and read slowly until `stop`, then read the rest at once."""
+    """A context: so many threads ask and read slowly until `stop`, then read the rest at once.
 
-    def __init__(self, port: int, count: int, prompt: PromptText) -> None:
+    With `at_once` they read at once from the start, and ask no second time.
+    """
+
+    def __init__(self, port: int, count: int, prompt: PromptText, *, at_once: bool = False) -> None:
         self._port = port
         self._prompt = prompt
+        self._at_once = at_once
         self._stop = threading.Event()
         self._failed: list[str] = []
         self._threads = [threading.Thread(target=self._ask_on) for _ in range(count)]
@@ -61,6 +69,8 @@ class SlowReaders:
             except OSError as error:
                 self._failed.append(str(error))
                 return
+            if self._at_once:
+                return
 
     def _ask(self) -> None:
         body = json.dumps(
@@ -74,14 +84,15 @@ class SlowReaders:
         head = f"POST /v1/completions HTTP/1.1\r\nhost: {HOST}\r\ncontent-length: {len(body)}\r\n"
         head += "content-type: application/json\r\n"
         with socket.socket() as sock:
-            # before it connects: the first window it offers counts
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
+            if not self._at_once:
+                # before it connects: the first window it offers counts
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
             sock.settimeout(PATIENCE_S)
             sock.connect((HOST, self._port))
             sock.sendall(f"{head}connection: close\r\n\r\n{body}".encode())
             if not sock.recv(READ_BYTES).startswith(b"HTTP/1.1 200"):
                 raise OSError("a slow reader was refused")
-            while not self._stop.wait(READ_EVERY_S):
+            while not self._at_once and not self._stop.wait(READ_EVERY_S):
                 if not sock.recv(READ_BYTES):
                     return
             while sock.recv(65536):

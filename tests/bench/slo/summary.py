@@ -22,6 +22,9 @@ def summary(runs: Sequence[Run]) -> dict[str, Any]:
     took_s = sum(map(_took_s, runs))
     changes = sum(each["knob_changes"] for each in seen)
     found["knob_changes_per_min"] = changes * 60 / took_s if took_s else 0.0
+    looks = sum(each.get("looks", 0) for each in seen)
+    if looks:
+        found["capped_share"] = sum(each["capped"] for each in seen) / looks
     loops = [each["loop"] for each in seen if each.get("loop")]
     if loops:
         found["loop"] = loop_of(loops)

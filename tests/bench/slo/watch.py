@@ -13,7 +13,10 @@ LOOK_EVERY_S: Final = 0.02
 
 @dataclass(slots=True)
 class Seen:
-    """Of the whole run: the smallest knob values, how often one changed, the longest queue."""
+    """Of the whole run: the smallest knob values, how often one changed, the longest queue.
+
+    `looks` at the page, of which at `capped` somebody waited since no more may run than do.
+    """
 
     min_batched_tokens: int = 0
     min_running: int = 0
@@ -22,12 +25,16 @@ class Seen:
     most_running: int = 0
     longest_deferral_ms: int = 0
     deferred: int = 0
+    looks: int = 0
+    capped: int = 0
 
     def take(self, now: EngineNow, before: EngineNow | None) -> None:
         """Add one look; `before` is the one before it."""
         self.longest_deferral_ms = max(self.longest_deferral_ms, now.longest_deferral_ms)
         self.most_waiting = max(self.most_waiting, now.waiting)
         self.most_running = max(self.most_running, now.running)
+        self.looks += 1
+        self.capped += now.waiting > 0 and now.running >= now.max_running
         if before is None:
             self.min_batched_tokens, self.min_running = now.max_batched_tokens, now.max_running
             return

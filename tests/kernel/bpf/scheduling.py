@@ -35,26 +35,33 @@ def accounts(pid: int) -> Accounts:
 
 
 @contextmanager
-def task(group: TwinGroup | None, *what: str) -> Iterator[Child]:
-    with child("task.py", *what, group=group, cpu=CPU) as started:
+def task(group: TwinGroup | None, *what: str, cpu: int = CPU) -> Iterator[Child]:
+    with child("task.py", *what, group=group, cpu=cpu) as started:
         started.tell()
         yield started
 
 
 @contextmanager
-def burning(group: TwinGroup | None) -> Iterator[Child]:
+def burning(group: TwinGroup | None, cpu: int = CPU) -> Iterator[Child]:
     """Something that takes all the CPU it can get."""
-    with task(group, "burn") as started:
+    with task(group, "burn", cpu=cpu) as started:
         yield started
+
+
+@contextmanager
+def to_burn(group: TwinGroup, cpu_ms: int) -> Iterator[tuple[Child, Accounts]]:
+    """A task that begins to take so much CPU time, and what was accounted to it before."""
+    with child("task.py", "burn", str(cpu_ms), group=group, cpu=CPU) as started:
+        started.wait_until_it_blocks()
+        before = accounts(started.pid)
+        started.tell()
+        yield started, before
 
 
 @contextmanager
 def burnt(group: TwinGroup, cpu_ms: int) -> Iterator[tuple[Child, Accounts]]:
     """A task that took so much CPU time and sleeps again, and what is accounted to it for that."""
-    with child("task.py", "burn", str(cpu_ms), group=group, cpu=CPU) as started:
-        started.wait_until_it_blocks()
-        before = accounts(started.pid)
-        started.tell()
+    with to_burn(group, cpu_ms) as (started, before):
         started.answer()
         started.wait_until_it_blocks()
         after = accounts(started.pid)

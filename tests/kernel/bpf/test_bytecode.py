@@ -23,7 +23,7 @@ def test_a_program_on_a_cgroup_can_only_let_a_packet_pass(watched: Watched, name
     assert returned(program) == {1}
 
 
-@pytest.mark.parametrize("name", ["switch_tasks", "wakeup"])
+@pytest.mark.parametrize("name", ["switch_tasks", "retransmit"])
 def test_the_same_reading_finds_the_zero_that_other_programs_return(
     watched: Watched, name: str
 ) -> None:

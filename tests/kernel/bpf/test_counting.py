@@ -26,7 +26,6 @@ def test_runs_are_found_by_tracepoint_and_are_those_of_the_program_there(watched
     mine = program_runs(programs.lib, programs.programs["switch_tasks"])
     ran = found.by_tracepoint["sched_switch"]
     assert 50 <= mine.count - mine_before.count <= ran.count
-    assert found.by_tracepoint["sched_wakeup"].count >= 50
     assert found.most >= ran.count
     cost_ns = found.ns("sched_switch")
     assert cost_ns is not None

@@ -195,7 +195,7 @@ def test_pins_nobody_knows_are_removed(agent: Agent) -> None:
     [
         "links/switch_tasks",
         "links/socket_state",
-        "programs/wakeup",
+        "programs/switch_tasks",
         "programs/stream_in",
         "maps/generation",
         "maps/events",

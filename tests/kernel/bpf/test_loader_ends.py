@@ -91,7 +91,7 @@ def test_programs_the_kernel_refuses_leave_what_runs_alone(
     spoil(other_objects / "sched.bpf.o")
     with pytest.raises(LibbpfError, match=r"^could not load sched\.bpf\.o") as raised:
         agent.start(other_objects)
-    assert "prog 'wakeup': BPF program load failed" in str(raised.value), "libbpf's own words"
+    assert "prog 'switch_tasks': BPF program load failed" in str(raised.value), "libbpf's own words"
     assert pinned(agent.pins) == before
     assert_counts(first, row, group)
 

@@ -1,8 +1,11 @@
 """Run-queue delay, against what the scheduler itself accounts to the same tasks."""
 
 import os
-from itertools import pairwise
+from collections.abc import Sequence
+from contextlib import ExitStack
+from itertools import cycle, pairwise
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 
@@ -18,6 +21,7 @@ from tests.kernel.bpf.scheduling import (
     cpu_engine,
     taken_by_others_ns,
     task,
+    to_burn,
     wait_for,
     worked,
 )
@@ -83,6 +87,39 @@ def test_waiting_time_is_what_the_scheduler_accounts(
     row = watched.watch(cpu_engine(group := make_cgroup("waiting")))
     with burning(make_cgroup("burning")), burnt(group, 200) as (_, kernels):
         assert counted(watched, row).wait_ns == pytest.approx(kernels.wait_ns, rel=0.1)
+
+
+def test_a_wait_that_goes_on_on_another_cpu_is_counted_whole(
+    watched: Watched, make_cgroup: MakeGroup
+) -> None:
+    cpus = sorted(os.sched_getaffinity(0))
+    if len(cpus) < 2:
+        pytest.skip("needs two CPUs, to move a task that waits from one to the other")
+    row = watched.watch(cpu_engine(group := make_cgroup("moved")))
+    others, ended = make_cgroup("burning"), Event()
+    with ExitStack() as stack:
+        for cpu in cpus[:2]:
+            stack.enter_context(burning(others, cpu))
+            stack.enter_context(burning(others, cpu))
+        started, before = stack.enter_context(to_burn(group, 300))
+        mover = Thread(target=moved_to_and_fro, args=(started.pid, cpus[:2], ended))
+        mover.start()
+        started.answer()
+        ended.set()
+        mover.join()
+        started.wait_until_it_blocks()
+        kernels_ns = accounts(started.pid).wait_ns - before.wait_ns
+        seen = counted(watched, row)
+    assert kernels_ns > 100_000_000
+    assert seen.wait_ns == pytest.approx(kernels_ns, rel=0.05)
+
+
+def moved_to_and_fro(pid: int, cpus: Sequence[int], ended: Event) -> None:
+    """Most moves find it waiting: so many others are on either CPU."""
+    for cpu in cycle(cpus):
+        if ended.wait(0.005):
+            return
+        os.sched_setaffinity(pid, {cpu})
 
 
 def test_involuntary_switches_are_those_the_kernel_counts(

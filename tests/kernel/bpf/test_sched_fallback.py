@@ -36,7 +36,7 @@ def test_waiting_and_running_are_counted_all_the_same(
 
 
 def test_the_state_of_a_dead_thread_is_forgotten(watched: Watched, make_cgroup: MakeGroup) -> None:
-    states = watched.programs.map("task_states_by_pid")
+    states = watched.programs.map("known_tasks_by_pid")
     watched.watch(cpu_engine(group := make_cgroup("mortal")))
     with burnt(group, 10) as (process, _):
         key = process.pid.to_bytes(4, "little")

@@ -14,6 +14,7 @@ from bpf.features import (
     findings,
     is_bpffs,
     missing_capabilities,
+    notes_waits,
     possible_cpus,
     probe,
     ticks_a_second,
@@ -37,6 +38,7 @@ ALL = Features(
     loop=True,
     prev_state=True,
     retransmit_error=True,
+    sched_info=True,
     tracepoints=frozenset(TRACEPOINTS),
     hz=250,
     cpu_on_v1=False,
@@ -109,6 +111,7 @@ def test_with_everything_there_only_the_file_system_can_be_amiss() -> None:
         ({"btf": False}, "btf", "/sys/kernel/btf/vmlinux is missing"),
         ({"ring_buffer": False}, "ring buffer", "older than 5.8"),
         ({"task_storage": False}, "task storage", "older than 5.12"),
+        ({"sched_info": False}, "scheduler statistics", "without CONFIG_SCHED_INFO"),
         ({"loop": False}, "streams", "bpf_loop"),
         ({"socket_storage": False}, "streams", "socket storage"),
         ({"cgroup2": None}, "cgroup2", "no cgroup2 is mounted"),
@@ -132,6 +135,17 @@ def test_the_older_kernels_lack_of_two_tracepoints_is_said_once() -> None:
     amiss = [each.name for each in findings(replace(ALL, tracepoints=older), NOT_BPFFS)]
     assert found(replace(ALL, tracepoints=older))["tracepoints"].ok
     assert amiss.count("reads and writes") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "notes"), [("839796 108400 2\n", True), ("0 0 0\n", False), ("", False), (None, False)]
+)
+def test_whether_the_scheduler_notes_waits_is_read_of_what_it_noted(
+    tmp_path: Path, text: str | None, notes: bool
+) -> None:
+    if text is not None:
+        (tmp_path / "schedstat").write_text(text)
+    assert notes_waits(tmp_path / "schedstat") is notes
 
 
 def test_ticks_are_those_the_kernel_was_built_with() -> None:

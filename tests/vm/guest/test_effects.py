@@ -17,7 +17,10 @@ from tests.kernel.bpf.test_network import (
     test_a_reset_by_the_client_is_one_received,
     test_a_reset_by_the_engine_is_one_sent,
 )
-from tests.kernel.bpf.test_sched import test_who_is_woken_counts_and_not_who_wakes
+from tests.kernel.bpf.test_sched import (
+    test_a_wait_that_goes_on_on_another_cpu_is_counted_whole,
+    test_who_is_woken_counts_and_not_who_wakes,
+)
 from tests.kernel.bpf.test_socket import (
     test_a_request_waits_until_the_engine_reads_it,
     test_every_write_is_counted,
@@ -74,9 +77,12 @@ def test_processes_that_are_new_wait_for_their_first_turn(
 
 
 PROVED: Final[Mapping[str, tuple[Callable[..., Any], ...]]] = {
-    "switch_tasks": (test_turns_waits_run_time_and_preemptions_are_the_schedulers,),
-    "wakeup": (test_who_is_woken_counts_and_not_who_wakes,),
-    "wakeup_new": (test_processes_that_are_new_wait_for_their_first_turn,),
+    "switch_tasks": (
+        test_turns_waits_run_time_and_preemptions_are_the_schedulers,
+        test_who_is_woken_counts_and_not_who_wakes,
+        test_processes_that_are_new_wait_for_their_first_turn,
+        test_a_wait_that_goes_on_on_another_cpu_is_counted_whole,
+    ),
     "stream_in": (
         test_ttft_is_at_least_the_servers_pause_and_at_most_the_clients_wait,
         test_bpf.test_a_request_that_completes_the_handshake_is_counted_like_the_next,

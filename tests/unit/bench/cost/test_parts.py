@@ -34,6 +34,14 @@ def test_overhead_is_told_by_ratios_of_the_same_round() -> None:
     assert found["overhead.peer_switch_ns"].peers["runqlat-bt"].note == "could not attach here"
 
 
+def test_programs_that_are_not_at_a_wake_up_cost_nothing_there() -> None:
+    ran = Runs(10, 2_500)
+    ours = Played(4_400, Counted({"sched_switch": ran}, ran, 10))
+    found = overhead.figures(RUNS | {"ours": [ours, ours]}, {})
+    assert found["overhead.wakeup_ns"].values == (0.0, 0.0)
+    assert found["overhead.switch_ns"].values == (200.0, 190.0)
+
+
 def test_without_the_peer_there_is_no_ratio_and_the_reason() -> None:
     found = overhead.figures(RUNS, {"runqlat": "could not attach here: not permitted"})
     for key in ("peer_switch_ns", "switch_ratio", "peer_pingpong_slowdown"):

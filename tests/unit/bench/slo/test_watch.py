@@ -18,6 +18,17 @@ def test_it_keeps_the_smallest_knobs_and_counts_their_changes(tmp_path: Path) ->
     writer.close()
 
 
+def test_who_waits_for_the_running_cap_alone_is_counted(tmp_path: Path) -> None:
+    writer = PageWriter(tmp_path / "page")
+    watch = PageWatch(tmp_path / "page")
+    for waiting, running, cap in [(0, 8, 8), (3, 8, 8), (3, 7, 8), (1, 9, 8)]:
+        writer.write(EngineNow(waiting=waiting, running=running, max_running=cap))
+        watch.look()
+    assert (watch.seen.looks, watch.seen.capped) == (4, 2)
+    watch.close()
+    writer.close()
+
+
 def test_it_keeps_the_steps_of_the_last_second(tmp_path: Path) -> None:
     writer = PageWriter(tmp_path / "page")
     watch = PageWatch(tmp_path / "page")
