@@ -38,6 +38,7 @@ from agent.main_thread import MainThread
 from agent.messages import Messages
 from agent.metrics import FiguresCollector
 from agent.moments import Moments
+from agent.mps import MpsLimits
 from agent.node import Node
 from agent.node_labels import NodeLabels, labels_of
 from agent.notify import notify
@@ -235,6 +236,8 @@ class Daemon:
         self._node.load(self._on_event, self._wants_firsts)
         self._state.set_problems("kernel", self._node.problems)
         self._adapters = Adapters(policy)
+        self._mps = MpsLimits(policy.agent.mps_dir, self._event, self.wake)
+        self._state.mps = self._mps.status
         self._supervisor = Supervisor(
             policy,
             self._node.handles,
@@ -273,6 +276,7 @@ class Daemon:
                 self._adapters.tick()
                 self._state.set_adapters(self._adapters.status())
                 self._gpus.tick()
+                self._mps.tick(self._policy, self._supervisor.mode, self._state.engines())
                 self._supervisor.tick()
                 heard_s = max(self._state.heard_s, self._supervisor.started_s)
                 self._watchdog.tick(now_s, self._supervisor.pid is not None, now_s - heard_s)
@@ -327,6 +331,7 @@ class Daemon:
         self._policies.give_up("the agent stops")
         self._metrics.stop()
         self._admin.stop()
+        self._mps.stop()
         self._supervisor.stop()
         self._changes.close("the agent stops")
         self._adapters.stop()
@@ -422,6 +427,7 @@ class Daemon:
             said = f"spans do not reach the collector: {problem}"
             self._state.set_problems("spans", [said] if problem else [])
         self._state.set_problems("gpu", self._gpus.problems)
+        self._state.set_problems("mps", self._mps.problems)
         self._labels.show(labels_of(self._state.status()))
         self._state.set_problems("labels", [self._labels.problem] if self._labels.problem else [])
         journal = self._recorder.journal

@@ -1,11 +1,13 @@
 """What `sitsctl doctor` is told: what is allowed, what is missing, what that costs."""
 
 import grp
+from collections.abc import Sequence
 from contextlib import suppress
 
 from agent.agent_view import JsonObject
 from agent.exporter import exposure
 from agent.gpu_model import FAILED, HUNG, NO_DRIVER, Look
+from agent.mps import WELL, limit_text
 from agent.node import Node
 from bpf.features import findings
 from bpf.tiers import tier_words
@@ -13,7 +15,9 @@ from controller.journal import Journal
 from controller.policy_model import Agent
 
 
-def doctor_answer(node: Node, agent: Agent, journal: Journal, gpus: Look) -> JsonObject:
+def doctor_answer(
+    node: Node, agent: Agent, journal: Journal, gpus: Look, mps: Sequence[JsonObject] = ()
+) -> JsonObject:
     """What this kernel, these privileges and this policy allow; what limits and programs cost."""
     found = findings(node.features, agent.pin_dir)
     health = node.health()
@@ -23,7 +27,8 @@ def doctor_answer(node: Node, agent: Agent, journal: Journal, gpus: Look) -> Jso
             {"name": f.name, "ok": f.ok, "detail": f.detail, "cost": "" if f.ok else f.cost}
             for f in found
         ]
-        + [_tier(node), _journal(journal), exposure(agent), _operators(agent), _gpus(gpus)],
+        + [_tier(node), _journal(journal), exposure(agent), _operators(agent), _gpus(gpus)]
+        + [_mps(each) for each in mps],
         "limits": {name: getattr(health, name) for name in type(health).__slots__}
         | {"journal_rows": journal.dropped},
         "programs": [
@@ -59,6 +64,16 @@ def _gpus(look: Look) -> JsonObject:
         "ok": well,
         "detail": "; ".join([seen or look.text, *lost]),
         "cost": "" if well else "what runs on the GPUs, and how busy they are, is not known",
+    }
+
+
+def _mps(limit: JsonObject) -> JsonObject:
+    well = limit["state"] in WELL
+    return {
+        "name": f"mps {limit['name']}",
+        "ok": well,
+        "detail": limit_text(limit),
+        "cost": "" if well else "clients of this daemon that start now get all of a GPU",
     }
 
 

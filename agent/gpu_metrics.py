@@ -1,8 +1,8 @@
 """The metrics of the GPUs. What is not known has no series, and never a 0."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -11,6 +11,7 @@ from agent.gpu import Owner
 from agent.gpu_budget import Worth, gpu_shares
 from agent.gpu_model import OFF, STATES, Device, Look
 from agent.gpu_reader import THROTTLES
+from controller.mps.control import State
 
 OTHER: Final = "other"
 """Label of all processes on a GPU that are no target's: one series, whoever they are."""
@@ -18,11 +19,15 @@ OTHER: Final = "other"
 
 @dataclass(frozen=True, slots=True)
 class GpuFigures:
-    """The last look, whose the processes in it are, and what the engines' SLOs are worth."""
+    """The last look, whose the processes in it are, and what the engines' SLOs are worth.
+
+    `mps` is how the limits on MPS daemons' clients stand (`MpsLimits.status`).
+    """
 
     look: Look = field(default_factory=lambda: Look(OFF))
     owners: Mapping[int, Owner] = field(default_factory=dict)
     worth: Mapping[str, Worth] = field(default_factory=dict)
+    mps: Sequence[Mapping[str, Any]] = ()
 
 
 def gpu_families(figures: GpuFigures) -> Iterator[Metric]:
@@ -74,6 +79,27 @@ def gpu_families(figures: GpuFigures) -> Iterator[Metric]:
         for engine, share in gpu_shares(each, figures.owners, figures.worth).items():
             advised.add_metric([each.name, engine], share)
     yield advised
+    yield from _mps(figures.mps)
+
+
+def _mps(limits: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
+    state = GaugeMetricFamily(
+        "sits_mps_state",
+        "1 for how the limit on an MPS daemon's clients stands: ok, or why it is not held.",
+        labels=["daemon", "state"],
+    )
+    percent = GaugeMetricFamily(
+        "sits_mps_limit_percent",
+        "Percent of a GPU's threads that a client of an MPS daemon gets at the most when it starts"
+        " now, while the limit is held.",
+        labels=["daemon"],
+    )
+    for each in limits:
+        for name in State:
+            state.add_metric([each["name"], name.replace(" ", "_")], float(each["state"] == name))
+        if each["percent"] is not None:
+            percent.add_metric([each["name"]], each["percent"])
+    yield from (state, percent)
 
 
 def _instances(devices: tuple[Device, ...]) -> Iterator[Metric]:

@@ -106,7 +106,7 @@ def figures_of(sources: Sources) -> Figures:
         journal_dropped=sources.recorder.journal.dropped + sources.recorder.dropped,
         canary=sources.policies.figures(),
         tier=node.tier,
-        gpu=GpuFigures(sources.gpus.look, sources.gpus.owners, _worth(sources)),
+        gpu=GpuFigures(sources.gpus.look, sources.gpus.owners, _worth(sources), state.mps()),
         spans=sources.tracing.counts() if sources.tracing is not None else SpanCounts(),
         programs=programs,
         programs_counted_s=counted_s,

@@ -58,6 +58,7 @@ def status(answer: Json) -> RenderableType:
         *_injected(answer.get("injected")),
         *_policy(answer["policy"]),
         *_gpus(answer.get("gpu")),
+        *_mps(answer.get("mps", ())),
     ]
     parts = [head, facts_of(facts)]
     if answer["engines"]:
@@ -210,6 +211,15 @@ def _gpus(gpu: Json | None) -> list[tuple[str, str]]:
         for each in devices
     )
     return [("GPUs", f"{gpu['text']}{also(busy)}")]
+
+
+def _mps(limits: Sequence[Json]) -> list[tuple[str, str]]:
+    """A line for each limit on an MPS daemon's clients that is held, or would be."""
+    return [
+        ("MPS", f"{each['name']}: {each['percent']:g}% for clients that start now")
+        for each in limits
+        if each["percent"] is not None
+    ]
 
 
 def _injected(injected: Json | None) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from agent.layout import bullets, cut, heading, indent, table_of
+from agent.layout import also, bullets, cut, heading, indent, table_of
 from agent.words import UNKNOWN, Json, figure
 
 _SHADES: Final = " ▁▂▃▄▅▆▇█"
@@ -26,6 +26,9 @@ def gpu(answer: Json) -> RenderableType:
     processes = [(each["name"], one) for each in devices for one in each["processes"]]
     if processes:
         parts += [heading("processes"), indent(_processes(processes))]
+    limits = answer.get("mps")
+    if limits:
+        parts += [heading("limits on MPS clients"), indent(_limits(limits))]
     for each in answer["heat"]:
         shown = min(_COLUMNS, max((len(row["sm_percent"]) for row in each["rows"]), default=0))
         minutes = figure(shown * each["step_s"] / 60)
@@ -70,6 +73,22 @@ def _processes(processes: Sequence[tuple[str, Json]]) -> Table:
             cut(Text(each["command"] or UNKNOWN)),
             figure(each["sm_percent"], "%"),
             _memory(each["memory_bytes"], None),
+        )
+    return table
+
+
+def _limits(limits: Sequence[Json]) -> Table:
+    table = table_of("DAEMON", "PIPE DIRECTORY", "ASKED", "NOW", "OF ITS OWN", "SERVERS", "STATE")
+    for each in limits:
+        held = each["percent"] is not None
+        table.add_row(
+            each["name"],
+            cut(Text(each["pipe_directory"] or UNKNOWN)),
+            figure(each["asked_percent"], "%"),
+            figure(each["percent"], "%") if held else "no limit",
+            figure(each["before"], "%"),
+            str(each["servers"]) if held else UNKNOWN,
+            Text(f"{each['state']}{also(each['detail'])}"),
         )
     return table
 

@@ -11,6 +11,7 @@ from bpf.loader import unload
 from controller.adapters.command import undo_all
 from controller.limits.undo import describe, run_undo
 from controller.log_output import set_up_logging
+from controller.mps.undo import undo_all as undo_mps
 from controller.policy import PolicyError, load_policy
 
 POLICY_PATH: Final = Path("/etc/sits/policy.toml")
@@ -40,6 +41,8 @@ def main(policy_path: Path, check: bool, undo: bool, unloads: bool) -> None:
             for line in describe(run_undo(policy.agent.run_dir / UNDO_NAME)):
                 click.echo(line)
             for line, _ in undo_all(policy.agent.adapters_dir):
+                click.echo(line)
+            for line, _ in undo_mps(policy.agent.mps_dir):
                 click.echo(line)
         elif unloads:
             unload(policy.agent.pin_dir)

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from agent.discovery import Found, Surroundings
@@ -33,6 +33,8 @@ class State:
         self.lock = threading.RLock()
         self.started_s = time.monotonic()
         self.gpus = Gpus(0)
+        self.mps: Callable[[], list[dict[str, Any]]] = list
+        """How each limit on an MPS daemon's clients stands."""
         self._surroundings = Surroundings()
         self._adapters: Mapping[str, Mapping[str, Any]] = {}
         self._status: Mapping[str, Any] | None = None
@@ -94,6 +96,11 @@ class State:
                 (f for f in self._surroundings.engines if f.name == engine),
                 Found(engine, detail="not looked for yet"),
             )
+
+    def engines(self) -> tuple[Found, ...]:
+        """The engines as discovery saw them last; none before its first look."""
+        with self.lock:
+            return self._surroundings.engines
 
     def neighbours(self) -> tuple[Found, ...]:
         """The neighbours there are."""

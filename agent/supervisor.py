@@ -250,7 +250,10 @@ class Supervisor:
             return
         try:
             self._guard, self._heartbeat = start_guard(
-                self._undo_path, GUARD_TIMEOUT_MS, self._policy.agent.adapters_dir
+                self._undo_path,
+                GUARD_TIMEOUT_MS,
+                self._policy.agent.adapters_dir,
+                self._policy.agent.mps_dir,
             )
         except (RuntimeError, OSError) as error:
             # without a guard there is no controller: nothing could undo what it does

@@ -109,6 +109,7 @@ class View:
             "health": {name: getattr(health, name) for name in type(health).__slots__},
             "journal": {"dropped": self._journal.dropped, "error": self._journal.error},
             "gpu": state.gpus.status(),
+            "mps": state.mps(),
             "injected": self._still_injected(),
             "policy": self.policies.status(),
             "problems": state.problems(),
@@ -128,8 +129,8 @@ class View:
         )
 
     def gpu(self) -> JsonObject:
-        """The GPUs."""
-        return self._state.gpus.answer()
+        """The GPUs, and the limits on clients of MPS daemons."""
+        return self._state.gpus.answer() | {"mps": self._state.mps()}
 
     def streams(self, engine: str | None, after: int | None, limit: int) -> JsonObject:
         """Ended streams after a sequence number, or the newest."""
@@ -217,9 +218,8 @@ class View:
 
     def doctor(self) -> JsonObject:
         """What this kernel and these privileges allow; what our limits and programs cost."""
-        return doctor_answer(
-            self._node, self.policies.policy.agent, self._journal, self._state.gpus.look
-        )
+        state, agent = self._state, self.policies.policy.agent
+        return doctor_answer(self._node, agent, self._journal, state.gpus.look, state.mps())
 
     def set_mode(self, mode: Mode, reason: str) -> JsonObject:
         """Ask for another mode; it is in force within a tick."""

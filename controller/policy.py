@@ -25,6 +25,7 @@ from controller.policy_model import (
     Match,
     MatchKind,
     Mode,
+    MpsDaemon,
     Neighbour,
     Otel,
     Policy,
@@ -54,6 +55,7 @@ __all__ = [
     "Match",
     "MatchKind",
     "Mode",
+    "MpsDaemon",
     "Neighbour",
     "Otel",
     "Policy",
@@ -83,6 +85,9 @@ _NEIGHBOUR_MATCHES: Final[Mapping[str, Rule]] = {
     "slice": slice_name(),
     "qos": choice("besteffort", "burstable"),
 }
+_NAMED: Final = ("classes", "engines", "neighbours", "mps")
+"""Tables of tables, whose names are the user's."""
+
 _MATCH_MEANINGS: Final[Mapping[str, str]] = {
     "cgroup": "The cgroup it runs in.",
     "unit": "The systemd unit it runs in.",
@@ -159,16 +164,17 @@ def policy_keys() -> list[KeyInfo]:
             for name, rule in matches.items()
         ]
         infos += key_infos(kind, prefix)
-    return infos
+    return [*infos, *key_infos(MpsDaemon, "mps.NAME.")]
 
 
 def _build(raw: Mapping[str, object], source: str, lines: Mapping[KeyPath, int]) -> Policy:
     problems: list[Problem] = []
     policy = Policy(
-        **read_fields(Policy, raw, (), problems, also=("classes", "engines", "neighbours")),
+        **read_fields(Policy, raw, (), problems, also=_NAMED),
         classes=tuple(_classes(raw, problems)),
         engines=tuple(_targets(Engine, _ENGINE_MATCHES, "engines", raw, problems)),
         neighbours=tuple(_targets(Neighbour, _NEIGHBOUR_MATCHES, "neighbours", raw, problems)),
+        mps=tuple(_mps(raw, problems)),
     )
     # A key that is wrong stands at its default here; what follows from that is no news.
     wrong = {problem.path for problem in problems}
@@ -198,6 +204,20 @@ def _classes(raw: Mapping[str, object], problems: list[Problem]) -> Iterator[Ser
         table = read_table(value, path, problems)
         fields = read_fields(ServiceClass, table, path, problems)
         yield replace(BUILT_IN.get(name, ServiceClass(name)), **fields)
+
+
+def _mps(raw: Mapping[str, object], problems: list[Problem]) -> Iterator[MpsDaemon]:
+    """The MPS daemons of the file that are said in full; the problems of all are added."""
+    for name, value in read_table(raw.get("mps", {}), ("mps",), problems).items():
+        path = ("mps", name)
+        _check_name(path, name, problems)
+        table = read_table(value, path, problems)
+        arguments = read_fields(MpsDaemon, table, path, problems)
+        missing = [info.name for info in key_infos(MpsDaemon) if info.name not in table]
+        if isinstance(value, dict) and missing:
+            problems.append(Problem(path, f"needs {' and '.join(missing)}"))
+        if len(arguments) == len(list(key_infos(MpsDaemon))):
+            yield MpsDaemon(name=name, **arguments)
 
 
 def _check_name(path: KeyPath, name: str, problems: list[Problem]) -> None:

@@ -1,6 +1,7 @@
 """What is wrong with a policy whose keys are each right: they are held against each other here."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -30,6 +31,7 @@ def cross_problems(policy: Policy) -> Iterator[Problem]:
     yield from _adapters(policy)
     yield from _sockets(policy)
     yield from _ports(policy, targets)
+    yield from _mps(policy)
     if len(targets) > policy.agent.max_targets:
         first_too_many, _ = targets[policy.agent.max_targets]
         yield Problem(
@@ -167,6 +169,15 @@ def _sockets(policy: Policy) -> Iterator[Problem]:
         first = first_with.setdefault(engine.admin_socket, path)
         if first != path:
             yield Problem(path, f"{key_name(first)} is the same socket", (first,))
+
+
+def _mps(policy: Policy) -> Iterator[Problem]:
+    first_with: dict[Path, KeyPath] = {}
+    for daemon in policy.mps:
+        path = ("mps", daemon.name, "pipe_directory")
+        first = first_with.setdefault(daemon.pipe_directory, path)
+        if first != path:
+            yield Problem(path, f"{key_name(first)} is the same directory", (first,))
 
 
 def _ports(policy: Policy, targets: list[tuple[KeyPath, Engine | Neighbour]]) -> Iterator[Problem]:

@@ -9,7 +9,9 @@ from controller.policy_rules import shown
 from controller.policy_tables import key_name
 from controller.policy_text import KeyPath
 
-LIVE: Final = frozenset({"mode", "controller", "discovery", "classes", "engines", "neighbours"})
+LIVE: Final = frozenset(
+    {"mode", "controller", "discovery", "classes", "engines", "neighbours", "mps"}
+)
 """What is made of the other tables (sockets, pins, exporters) is made once, at the start."""
 
 LIVE_KEYS: Final = frozenset({("agent", "operators"), ("agent", "log_level")})

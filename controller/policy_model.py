@@ -253,6 +253,29 @@ class Neighbour:
         return self.match.kind in {"slice", "qos"}
 
 
+@dataclass(frozen=True, slots=True)
+class MpsDaemon:
+    """An MPS control daemon for background work, with a pipe directory of its own."""
+
+    name: str
+    pipe_directory: Annotated[
+        Path,
+        Key(
+            directory(),
+            "Its pipe directory, the `CUDA_MPS_PIPE_DIRECTORY` of the daemon and of its clients;"
+            " no engine's.",
+        ),
+    ]
+    active_thread_percent: Annotated[
+        int,
+        Key(
+            whole(1, 100, "percent"),
+            "What each of its clients that starts in mode control gets of a GPU's threads at the"
+            " most.",
+        ),
+    ]
+
+
 def adapters_dir(run_dir: Path) -> Path:
     """Where adapters have their sockets, pages and undo files, in the agent's own directory."""
     return run_dir / "adapters"
@@ -358,6 +381,11 @@ class Agent:
         return adapters_dir(self.run_dir)
 
     @property
+    def mps_dir(self) -> Path:
+        """Where the undo files of MPS limits live."""
+        return self.run_dir / "mps"
+
+    @property
     def metrics_endpoint(self) -> tuple[str, int]:
         """`metrics_address` as host (without brackets) and port."""
         return split_address(self.metrics_address)
@@ -449,6 +477,7 @@ class Policy:
     classes: tuple[ServiceClass, ...] = ()
     engines: tuple[Engine, ...] = ()
     neighbours: tuple[Neighbour, ...] = ()
+    mps: tuple[MpsDaemon, ...] = ()
 
     def as_dict(self, *, secrets: bool = False) -> dict[str, Any]:
         """The policy in the shape of its file, every default written out, for JSON.
@@ -459,6 +488,7 @@ class Policy:
             "classes": {item.name: plain_fields(item) for item in self.classes},
             "engines": {item.name: _target_fields(item) for item in self.engines},
             "neighbours": {item.name: _target_fields(item) for item in self.neighbours},
+            "mps": {item.name: plain_fields(item) for item in self.mps},
         }
 
     def socket_of(self, engine: Engine) -> Path | None:

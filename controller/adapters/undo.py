@@ -5,24 +5,20 @@ again. Its lock is held by the adapter that serves the engine, for as long as it
 nobody else writes to that engine meanwhile.
 """
 
-import fcntl
 import json
 import math
-import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import NoneType
 from typing import Any
 
 from controller.adapters.driver import AdapterError, Driver
+from controller.kept_file import KeptFile, UndoError
+
+__all__ = ["Undo", "UndoError", "UndoFile", "Values", "foreign", "put", "restore"]
 
 Values = Mapping[str, float]
-
-
-class UndoError(Exception):
-    """The undo file can't be used; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,83 +39,35 @@ class Undo:
 
 
 class UndoFile:
-    """The file at `path`, written whole, atomically, and synced to the disk."""
+    """The undo file at `path`; its lock is held by the adapter that serves the engine."""
 
     def __init__(self, path: Path) -> None:
         """Take the lock; `UndoError` if another process has it, or there can be no such file."""
         self.path = path
-        self._fresh = path.with_name(f"{path.name}.new")
-        try:
-            lock = os.open(
-                f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-            )
-        except OSError as error:
-            raise UndoError(f"could not use undo file '{path}': {error}") from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(lock)
-            raise UndoError(
-                f"could not use undo file '{path}': an adapter that runs holds it"
-            ) from None
-        self._lock = lock
+        self._file = KeptFile(path, "an adapter that runs")
 
     def load(self) -> Undo | None:
         """What stands in the file, None without one.
 
         A file that makes no sense is moved to PATH.corrupt, and `UndoError` says so.
         """
-        try:
-            return _parse(self.path.read_text())
-        except FileNotFoundError:
-            return None
-        except (ValueError, RecursionError) as error:
-            with suppress(OSError):
-                self.path.replace(f"{self.path}.corrupt")
-            raise UndoError(f"could not read undo file '{self.path}': {error}") from error
-        except OSError as error:
-            raise UndoError(f"could not read undo file '{self.path}': {error}") from error
+        return self._file.load(_parse)
 
     def save(self, undo: Undo) -> None:
         """Replace what stands in the file; it is on the disk when this returns."""
-        try:
-            fd = os.open(
-                self._fresh,
-                os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC,
-                0o600,
-            )
-            with os.fdopen(fd, "w") as file:
-                file.write(json.dumps(asdict(undo)))
-                file.flush()
-                os.fsync(fd)
-            self._fresh.replace(self.path)
-            self._sync_directory()
-        except OSError as error:
-            raise UndoError(f"could not write undo file '{self.path}': {error}") from error
+        self._file.save(asdict(undo))
 
     def clear(self) -> None:
         """Nothing is left to undo."""
-        try:
-            self.path.unlink(missing_ok=True)
-            self._sync_directory()
-        except OSError as error:
-            raise UndoError(f"could not remove undo file '{self.path}': {error}") from error
+        self._file.clear()
 
     def set_aside(self) -> None:
         """Nobody can undo this any more; it is kept under another name for a person to look at."""
-        with suppress(OSError):
-            self.path.replace(f"{self.path}.left")
+        self._file.set_aside()
 
     def close(self) -> None:
-        """Let go of the lock. Its file stays: removing it would let two hold the lock at once."""
-        os.close(self._lock)
-
-    def _sync_directory(self) -> None:
-        fd = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        """Let go of the lock."""
+        self._file.close()
 
 
 def restore(undo: Undo, driver: Driver) -> str:

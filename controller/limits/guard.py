@@ -4,7 +4,8 @@
 a pipe whose write end the agent and the controller hold; the controller writes a byte ('b') each
 100 ms, and another ('f') before each freeze: its deadline is on the list then, and the guard thaws
 what is still frozen 10 ms later. End of file means that both are gone: the list is run, then what
-adapters that died too have left in DIR, and the guard ends. Silence for the timeout while there is
+adapters that died too have left in DIR, and what the agent left of MPS limits (`--mps DIR`), and
+the guard ends. Silence for the timeout while there is
 a list means that the controller is stopped or hung: the list is run and the guard stays.
 
 It ignores SIGTERM, SIGINT and SIGHUP, so that stopping the service cannot take it away before its
@@ -38,16 +39,20 @@ _TRY_EVERY_S: Final = 0.2
 _PACKAGES: Final = Path(__file__).parents[2]
 
 
-ADAPTERS_TIMEOUT_S: Final = 30.0
-"""How long the adapters' undo files may take: an engine may not answer."""
+ADAPTERS: Final = "controller.adapters.command"
+MPS: Final = "controller.mps.undo"
+"""Modules that undo what stands in the undo files of a directory."""
+
+LEFT_TIMEOUT_S: Final = 30.0
+"""How long one of these may take: an engine, or a control program, may not answer."""
 
 
 def start_guard(
-    undo_path: Path, timeout_ms: int, adapters: Path | None = None
+    undo_path: Path, timeout_ms: int, adapters: Path | None = None, mps: Path | None = None
 ) -> "tuple[Popen[bytes], int]":
     """Start a guard for the list at `undo_path`; returns when it is on watch, with its pipe.
 
-    `adapters` is where the undo files of adapters are, if there are any.
+    `adapters` and `mps` are where the undo files of adapters and of MPS limits are, if anywhere.
 
     The second value is the pipe's write end. The caller keeps it open as long as it lives and hands
     it to the controller alone, with `pass_fds`: it is close-on-exec, so no other child gets it and
@@ -61,6 +66,8 @@ def start_guard(
     options = ["--undo", str(undo_path.absolute()), "--fd", str(read_fd)]
     if adapters is not None:
         options += ["--adapters", str(adapters.absolute())]
+    if mps is not None:
+        options += ["--mps", str(mps.absolute())]
     # Without site, since the packages are in the working directory; -E for a hostile environment.
     command = (sys.executable, "-E", "-S", "-m", __name__, *options)
     guard: Popen[bytes] | None = None
@@ -85,7 +92,9 @@ def start_guard(
     return guard, write_fd
 
 
-def watch(undo_path: Path, fd: int, timeout_ms: int, adapters: Path | None = None) -> int:
+def watch(
+    undo_path: Path, fd: int, timeout_ms: int, adapters: Path | None = None, mps: Path | None = None
+) -> int:
     """Guard the list at `undo_path` until the pipe's end; 0 if nothing is left to undo then."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
@@ -112,28 +121,29 @@ def watch(undo_path: Path, fd: int, timeout_ms: int, adapters: Path | None = Non
         if last.complete:
             break
         time.sleep(_TRY_EVERY_S)
-    undone = adapters is None or undo_adapters(adapters)
-    return 0 if last.complete and undone else 1
+    left = ((ADAPTERS, adapters), (MPS, mps))
+    undone = [undo_left(module, directory) for module, directory in left if directory is not None]
+    return 0 if last.complete and all(undone) else 1
 
 
-def undo_adapters(directory: Path) -> bool:
-    """Bring engines back whose adapters were killed; whether nothing is left.
+def undo_left(module: str, directory: Path) -> bool:
+    """Undo what adapters, or an agent, were killed before they could; whether nothing is left.
 
-    In a process of its own: that needs the engine's protocol, and this one imports nothing. One
-    that still runs ends by itself, and is waited for.
+    In a process of its own: that needs an engine's protocol, and this one imports nothing. One that
+    still sees to its undo file ends by itself, and is waited for.
     """
     if not any(directory.glob("*.undo.json")):
         return True
     from subprocess import DEVNULL, SubprocessError, run
 
-    command = (sys.executable, "-E", "-m", "controller.adapters.command", "--undo", str(directory))
+    command = (sys.executable, "-E", "-m", module, "--undo", str(directory))
     with suppress(OSError, SubprocessError):
         done = run(
             command,
             cwd=_PACKAGES,
             stdin=DEVNULL,
             stdout=2,
-            timeout=ADAPTERS_TIMEOUT_S,
+            timeout=LEFT_TIMEOUT_S,
             check=False,
         )
         return done.returncode == 0
@@ -147,6 +157,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = ArgumentParser(prog="sits-guard", description="Undo CPU limits when their owners die.")
     parser.add_argument("--undo", type=Path, required=True, help="the undo list")
     parser.add_argument("--adapters", type=Path, help="where adapters have their undo files")
+    parser.add_argument("--mps", type=Path, help="where MPS limits have theirs")
     parser.add_argument("--fd", type=int, required=True, help="the read end of the heartbeat pipe")
     parser.add_argument("--timeout-ms", type=int, required=True, help="silence that is too long")
     options = parser.parse_args(arguments)
@@ -155,7 +166,7 @@ def main(arguments: Sequence[str]) -> int:
     with suppress(OSError):
         os.write(1, b"r")
     os.dup2(0, 1)
-    return watch(options.undo, options.fd, options.timeout_ms, options.adapters)
+    return watch(options.undo, options.fd, options.timeout_ms, options.adapters, options.mps)
 
 
 def _run(undo_path: Path, why: str, last: Report) -> Report:

@@ -18,6 +18,7 @@ from controller.policy import (
     KnobFloors,
     Limits,
     Match,
+    MpsDaemon,
     Neighbour,
     Policy,
     PolicyError,
@@ -160,6 +161,10 @@ def policies(draw: st.DrawFn) -> Policy:
             )
             for index, name in enumerate(names[split:], split)
         ),
+        mps=tuple(
+            MpsDaemon(name, Path(f"/run/mps-{index}"), draw(st.integers(1, 100)))
+            for index, name in enumerate(names[:2])
+        ),
     )
 
 
@@ -197,6 +202,29 @@ def test_a_target_needs_no_more_than_a_match() -> None:
     assert policy.engines == (Engine("chat", Match("cgroup", "/sits/engine")),)
     assert policy.engines[0].slo == Slo(ttft_ms=2000, gap_ms=200, attainment=0.99)
     assert policy.neighbours == (Neighbour("batch", Match("port", 9000)),)
+
+
+def test_an_mps_daemon_needs_a_directory_of_its_own_and_a_percentage() -> None:
+    text = """\
+[mps.a]
+pipe_directory = "run/mps"
+active_thread_percent = 0
+[mps.b]
+[mps.c]
+pipe_directory = "/run/mps"
+active_thread_percent = 30
+[mps.d]
+pipe_directory = "/run/mps"
+active_thread_percent = 30
+percent = 3
+"""
+    assert problems(text) == [
+        'p:2: mps.a.pipe_directory: must be an absolute path, not "run/mps"',
+        "p:3: mps.a.active_thread_percent: must be a whole number of percent from 1 to 100, not 0",
+        "p:4: mps.b: needs pipe_directory and active_thread_percent",
+        "p:9: mps.d.pipe_directory: mps.c.pipe_directory is the same directory",
+        "p:11: mps.d.percent: unknown key, known here: pipe_directory, active_thread_percent",
+    ]
 
 
 def test_only_a_cgroup_match_that_ends_in_a_star_means_each_child() -> None:

@@ -124,6 +124,7 @@ def families() -> Iterator[Metric]:
             ),
             {7: Owner("chat", "engine", "", ""), 8: Owner("code", "engine", "", "")},
             {"chat": Worth(0.7), "code": Worth(0.25)},
+            [{"name": "batch", "state": "ok", "percent": 30.0}],
         ),
         canary=CanaryFigures(True, {}, {"chat": {"old": ARM, "new": ARM}}),
     )

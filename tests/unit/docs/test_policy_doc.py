@@ -41,10 +41,11 @@ def test_the_tables_hold_every_key_as_the_code_has_it() -> None:
 
 def test_the_documentation_s_examples_are_policies() -> None:
     examples = re.findall(r"```toml\n(.*?)```", DOC, re.DOTALL)
-    assert len(examples) == 2
+    assert len(examples) == 3
     policy = parse_policy("\n".join(examples), "docs/policy.md")
     assert [engine.name for engine in policy.engines] == ["chat"]
     assert [neighbour.name for neighbour in policy.neighbours] == ["batch"]
+    assert [daemon.name for daemon in policy.mps] == ["batch"]
 
 
 def test_the_documentation_s_problems_are_those_the_code_reports() -> None:
