@@ -66,11 +66,10 @@ from controller.journal import Event as JournalEvent
 from controller.journal import EventRow, Journal, JournalError
 from controller.limits.cgroup import read_hierarchies
 from controller.limits.protected import Kept, own_paths
-from controller.limits.undo import describe, run_undo
+from controller.limits.undo import UNDO_NAME, describe, run_undo
 from controller.log_output import set_log_level
 from controller.policy_model import Mode, Policy
 
-UNDO_NAME: Final = "undo.json"
 JOURNAL_NAME: Final = "journal.db"
 LEARNT_NAME: Final = "learnt.json"
 LOCK_NAME: Final = "sitsd.lock"

@@ -6,13 +6,13 @@ from typing import Final
 
 import click
 
-from agent.daemon import UNDO_NAME, Daemon, StartError
 from bpf.loader import unload
 from controller.adapters.command import undo_all
-from controller.limits.undo import describe, run_undo
+from controller.limits.undo import UNDO_NAME, describe, run_undo
 from controller.log_output import set_up_logging
 from controller.mps.undo import undo_all as undo_mps
 from controller.policy import PolicyError, load_policy
+from controller.policy_model import Policy
 
 POLICY_PATH: Final = Path("/etc/sits/policy.toml")
 
@@ -47,13 +47,24 @@ def main(policy_path: Path, check: bool, undo: bool, unloads: bool) -> None:
         elif unloads:
             unload(policy.agent.pin_dir)
         else:
-            daemon = Daemon(policy, policy_path)
-            for each in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(each, lambda *_: daemon.stop())
-            signal.signal(signal.SIGHUP, lambda *_: daemon.reload())
-            signal.signal(signal.SIGCHLD, lambda *_: daemon.wake())
-            daemon.run()
-    except (PolicyError, StartError, OSError) as error:
+            _serve(policy, policy_path)
+    except (PolicyError, OSError) as error:
+        raise SystemExit(f"sitsd: {error}") from None
+
+
+def _serve(policy: Policy, policy_path: Path) -> None:
+    # what undoes the limits of an agent that was killed is another run of this command, which
+    # would need longer to read the daemon's modules than for all it does
+    from agent.daemon import Daemon, StartError
+
+    try:
+        daemon = Daemon(policy, policy_path)
+        for each in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(each, lambda *_: daemon.stop())
+        signal.signal(signal.SIGHUP, lambda *_: daemon.reload())
+        signal.signal(signal.SIGCHLD, lambda *_: daemon.wake())
+        daemon.run()
+    except StartError as error:
         raise SystemExit(f"sitsd: {error}") from None
 
 

@@ -19,6 +19,9 @@ from controller.limits.change import KEYED, Change, shown
 from controller.limits.cpu import apply
 from controller.limits.undo_list import Entry, load, locked, save
 
+UNDO_NAME: Final = "undo.json"
+"""The undo list's file, in the agent's run directory."""
+
 LOCK_WAIT_MS: Final = 200
 
 THAW_GRACE_NS: Final = 10_000_000

@@ -249,7 +249,7 @@ def test_an_injection_is_a_span_until_it_is_to_end(traced: Traced) -> None:
 def test_an_agent_without_a_collector_loads_nothing_of_opentelemetry() -> None:
     program = """
 import sys
-from agent.sitsd import main
+import agent.daemon
 from agent.tracing import start_tracing
 from controller.policy_model import Policy
 assert start_tracing(Policy(), None) == (None, "")
