@@ -57,6 +57,7 @@ BUDGETS: Final[Mapping[str, Budget]] = {
     "footprint.bcc_load_ms": Budget("ms"),
     "scrape.ms_200_targets": Budget("ms", most=50),
     "scrape.loop_disturbance_ratio": Budget("", most=1.2),
+    "cli.status_ms": Budget("ms", most=150),
     "plugin.step_us": Budget("µs", most=1.5),
     "scale.streams": Budget("", least=10_000),
     "scale.cgroups": Budget("", least=1_000),

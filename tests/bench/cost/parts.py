@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from . import footprint, loop, overhead, plugin, scale, scrape, streaming
+from . import commands, footprint, loop, overhead, plugin, scale, scrape, streaming
 from .extent import Extent
 from .figures import Figure, Found
 
@@ -44,6 +44,7 @@ PARTS: Final[Mapping[str, Part]] = {
         ),
     ),
     "scrape": Part(scrape.measure, ("scrape.ms_200_targets", "scrape.loop_disturbance_ratio")),
+    "commands": Part(commands.measure, ("cli.status_ms",)),
     "plugin": Part(plugin.measure, ("plugin.step_us",)),
     "scale": Part(scale.measure, scale.KEYS),
 }

@@ -1,10 +1,11 @@
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bpf.libbpf import Runs
-from tests.bench.cost import footprint, loop, overhead, plugin, scale, scrape, streaming
+from tests.bench.cost import commands, footprint, loop, overhead, plugin, scale, scrape, streaming
 from tests.bench.cost.counting import Counted, since
 from tests.bench.cost.figures import Figure
 from tests.bench.cost.overhead import Played
@@ -111,6 +112,32 @@ sits_loop_stage_seconds_bucket{stage="late",le="+Inf"} 9.0
 sits_loop_stage_seconds_count{stage="late"} 9.0
 """
     assert scrape.late_buckets(text) == {5e-05: 8.0, INF: 9.0}
+
+
+def test_a_command_is_told_beside_its_cpu_time_and_a_python_that_does_nothing() -> None:
+    runs = {
+        "status": [commands.Took(120, 90), commands.Took(140, 95), commands.Took(100, 80)],
+        "nothing": [commands.Took(20, 15)] * 3,
+    }
+    (figure,) = commands.figures(runs).values()
+    assert figure.median == 120
+    assert {name: peer.median for name, peer in figure.peers.items()} == {
+        "CPU time": 90,
+        "a Python that does nothing": 20,
+    }
+
+
+def test_a_command_takes_at_least_the_cpu_time_that_it_uses(tmp_path: Path) -> None:
+    burn = "import time\nwhile time.process_time() < 0.05: pass"
+    run = commands.took((sys.executable, "-c", burn), tmp_path)
+    assert run.cpu_ms >= 50
+    assert run.wall_ms > 0
+
+
+def test_a_command_that_fails_stops_the_bench_with_what_it_said(tmp_path: Path) -> None:
+    failing = "import sys; print('no such socket'); sys.exit(3)"
+    with pytest.raises(RuntimeError, match=r"sys\.exit.*: no such socket$"):
+        commands.took((sys.executable, "-c", failing), tmp_path)
 
 
 def test_the_plugin_is_told_state_by_state_and_steps_with_prompts_apart() -> None:

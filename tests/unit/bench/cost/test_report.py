@@ -32,6 +32,7 @@ KEYS = [
     "footprint.bcc_load_ms",
     "scrape.ms_200_targets",
     "scrape.loop_disturbance_ratio",
+    "cli.status_ms",
     "plugin.step_us",
     "scale.streams",
     "scale.cgroups",
