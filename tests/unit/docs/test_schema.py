@@ -2,6 +2,7 @@
 
 import copy
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from jsonschema import Draft202012Validator
 from tests.unit.agent.recorded import CANARY, UNSEEN, RecordedView
 
 SCHEMAS = Path(__file__).parents[3] / "docs" / "schema"
-ASKED = {
+ASKED: Mapping[str, Callable[[RecordedView], Any]] = {
     "status": lambda view: view.status(),
     "engines": lambda view: view.engines(),
     "streams": lambda view: view.streams(None, None, 100),
@@ -19,6 +20,12 @@ ASKED = {
     "stages": lambda view: view.stages("chat", 30.0, 1.5, None),
     "journal": lambda view: view.journal(20, None, None, "newest"),
     "doctor": lambda view: view.doctor(),
+    "neighbours": lambda view: view.neighbours(),
+    "gpu": lambda view: view.gpu(),
+    "trace": lambda view: {"trace_id": 32 * "a", "streams": view.ended},
+    "set": lambda view: view.changes.ask(["chat"], {"max_running": 8.0}, 120.0, "deploy"),
+    "policy-changes": lambda view: view.policies.apply("", "new.toml", False),
+    "policy-status": lambda view: view.policies.status(),
 }
 
 
@@ -55,6 +62,16 @@ def test_a_status_without_controller_and_with_a_trial_holds(view: RecordedView) 
     assert problems("status", view.status()) == []
 
 
+def test_a_policy_that_is_tried_first_or_only_compared_holds(view: RecordedView) -> None:
+    assert problems("policy-changes", view.policies.diff("", "new.toml")) == []
+    assert problems("policy-changes", view.policies.try_out("", "new.toml", 180.0, None)) == []
+    assert problems("policy-status", view.policies.abort("changed my mind")) == []
+
+
+def test_a_change_that_is_not_decided_yet_holds() -> None:
+    assert problems("set", {"state": "under way", "id": 1_764_000_000_000}) == []
+
+
 @pytest.mark.parametrize(
     ("name", "spoil"),
     [
@@ -62,6 +79,12 @@ def test_a_status_without_controller_and_with_a_trial_holds(view: RecordedView) 
         ("status", lambda answer: answer["engines"][0].update(found="yes")),
         ("streams", lambda answer: answer["streams"][0].update(seq="1")),
         ("journal", lambda answer: answer["decisions"][0].pop("reason")),
+        ("neighbours", lambda answer: answer["neighbours"][0].pop("quota_cores")),
+        ("gpu", lambda answer: answer["devices"][0]["processes"][0].update(pid="1")),
+        ("trace", lambda answer: answer["streams"][0].pop("cause")),
+        ("set", lambda answer: answer["engines"]["chat"].pop("standing")),
+        ("policy-changes", lambda answer: answer["changes"][0].pop("live")),
+        ("policy-status", lambda answer: answer.pop("canary")),
     ],
 )
 def test_answers_that_lack_or_change_a_field_do_not(
