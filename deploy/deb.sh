@@ -25,6 +25,7 @@ install -D -m 644 systemd/policy.toml $stage/etc/sits/policy.toml
 mkdir -p $stage/usr/bin $stage/usr/share/doc/sits
 ln -s /opt/sits/bin/sitsctl $stage/usr/bin/sitsctl
 install -m 644 LICENSE $stage/usr/share/doc/sits/copyright
+deploy/shell.sh "$PWD/$stage"
 install -m 755 deploy/debian/{postinst,prerm,postrm} $stage/DEBIAN/
 echo /etc/sits/policy.toml >$stage/DEBIAN/conffiles
 cat >$stage/DEBIAN/control <<CONTROL
