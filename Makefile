@@ -111,10 +111,9 @@ build/prometheus:
 	@cd $@.new && apt-get update -qq && apt-get download -qq prometheus && dpkg-deb -x prometheus_*.deb .
 	@mv $@.new $@
 
-# The same on Debian's kernels 5.10, 6.1, 6.12 and the newest, in QEMU. VM_OPTIONS=--bcc tries the bcc
-# tier on 6.1 too: clang compiles there, emulated, for ten minutes.
+# The same on Debian's kernels 5.10, 6.1, 6.12 and the newest, in QEMU; on 6.1 the bcc tier too.
 test-vm: deb
-	$(BIN)/python -m tests.vm.run $(VM_OPTIONS)
+	$(BIN)/python -m tests.vm.run --bcc $(VM_OPTIONS)
 
 # The project's wheel and those of what it needs. setuptools keeps what it once packed in build/lib.
 wheels: setup

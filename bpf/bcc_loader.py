@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from bpf.bcc_tier import PROGRAMS, PYTHON_PACKAGES, SOURCES, kernel_headers
+from bpf.bcc_tier import PARTS, PROGRAMS, PYTHON_PACKAGES, SOURCES, kernel_headers
 from bpf.features import is_bpffs, possible_cpus
 from bpf.layout import (
     COUNTERS,
@@ -42,7 +42,7 @@ from bpf.libbpf import (
 from bpf.loader import Plan, Programs
 from bpf.pins import open_pin, pin, read_layout, remove_pins, write_layout
 
-LOAD_S: Final = 240.0
+LOAD_S: Final = 600.0
 """For compiling: seconds on an idle machine, many times that in emulation or without CPU."""
 
 _RING_BYTES: Final = 64 * 1024
@@ -140,11 +140,10 @@ def _compile(plan: Plan, pin_dir: Path, cpus: int) -> None:
 def _pinned(lib: Libbpf, plan: Plan, how: str) -> Programs | None:
     """Everything from its pins, None if something that should be there is not."""
     assert plan.pin_dir is not None
-    programs = [program for each in PROGRAMS.values() for program in each]
     wanted = {
         "maps": list(map_shapes(plan.max_targets, possible_cpus(lib))),
-        "programs": programs,
-        "links": programs,
+        "programs": list(PROGRAMS),
+        "links": list(PROGRAMS),
     }
     found: dict[str, dict[str, int]] = {}
     for kind, names in wanted.items():
@@ -161,6 +160,6 @@ def _pinned(lib: Libbpf, plan: Plan, how: str) -> Programs | None:
 def _fingerprint(plan: Plan, cpus: int) -> int:
     said = (os.uname().release, os.uname().version, plan.max_targets, cpus, plan.features.cpu_on_v1)
     digest = hashlib.sha256(repr(said).encode())
-    for path in sorted([*(SOURCES / "bcc").glob("*"), SOURCES / "layout.h"]):
-        digest.update(path.read_bytes())
+    for part in PARTS:
+        digest.update((SOURCES / part).read_bytes())
     return int.from_bytes(digest.digest()[:8], "little")

@@ -21,19 +21,19 @@ SOURCES: Final = Path(__file__).parent
 PYTHON_PACKAGES: Final = Path("/usr/lib/python3/dist-packages")
 """Where Debian's python3-bpfcc puts bcc, which is in no package index."""
 
-PROGRAMS: Final[Mapping[str, Mapping[str, str]]] = {
-    "sched": {
-        "wakeup": "sched_wakeup",
-        "wakeup_new": "sched_wakeup_new",
-        "switch_tasks": "sched_switch",
-    },
-    "network": {
-        "retransmit": "tcp_retransmit_skb",
-        "acknowledged": "tcp_probe",
-        "socket_gone": "tcp_destroy_sock",
-    },
+PROGRAMS: Final[Mapping[str, str]] = {
+    "wakeup": "sched_wakeup",
+    "wakeup_new": "sched_wakeup_new",
+    "switch_tasks": "sched_switch",
+    "retransmit": "tcp_retransmit_skb",
+    "acknowledged": "tcp_probe",
+    "socket_gone": "tcp_destroy_sock",
 }
-"""Sources, their programs and the tracepoint of each."""
+"""Each program's tracepoint."""
+
+PARTS: Final = ("layout.h", "arithmetic.h", "bcc/common.h", "bcc/sched.c", "bcc/network.c")
+"""What is compiled, as one text: the kernel's headers are nearly all there is to compile, and bcc
+reads them three times a text (its clang front ends in src/cc/frontends/clang/loader.cc)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +60,13 @@ def header_facts(sched: str, sched_events: str, tcp_events: str) -> HeaderFacts:
     )
 
 
-def source_text(name: str, settings: Mapping[str, str | int]) -> str:
-    """One source whole: our settings, the layout, the arithmetic, what is shared, and itself.
+def source_text(settings: Mapping[str, str | int]) -> str:
+    """The source whole: our settings, the layout, the arithmetic, what is shared, the programs.
 
     What it includes of the kernel's comes first, so that no name of ours meets it as a macro.
     """
     defines = "".join(f"#define {key} {value}\n" for key, value in settings.items())
-    parts = [
-        (SOURCES / path).read_text()
-        for path in ("layout.h", "arithmetic.h", "bcc/common.h", f"bcc/{name}.c")
-    ]
+    parts = [(SOURCES / path).read_text() for path in PARTS]
     include = re.compile(r"^#include .*$", re.MULTILINE)
     kernel = [line for part in parts for line in include.findall(part) if "<" in line]
     barrier = '#define barrier_var(v) asm volatile("" : "=r"(v) : "0"(v))'
@@ -93,15 +90,14 @@ def settings_of(
 
 def attach(lib: Libbpf, bcc: Any, pin_dir: Path, settings: Mapping[str, str | int]) -> None:
     """Compile, load, attach and pin every program; `LibbpfError` if the kernel refuses one."""
-    for name, programs in PROGRAMS.items():
-        built = bcc.BPF(text=source_text(name, settings))
-        for program, tracepoint in programs.items():
-            fd = built.load_func(program, bcc.BPF.RAW_TRACEPOINT).fd
-            pin(lib, fd, pin_dir / "programs" / program)
-            link = lib.check(
-                lib.bpf_raw_tracepoint_open(tracepoint.encode(), fd), f"attach '{program}'"
-            )
-            pin(lib, link, pin_dir / "links" / program)
+    built = bcc.BPF(text=source_text(settings))
+    for program, tracepoint in PROGRAMS.items():
+        fd = built.load_func(program, bcc.BPF.RAW_TRACEPOINT).fd
+        pin(lib, fd, pin_dir / "programs" / program)
+        link = lib.check(
+            lib.bpf_raw_tracepoint_open(tracepoint.encode(), fd), f"attach '{program}'"
+        )
+        pin(lib, link, pin_dir / "links" / program)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -73,7 +73,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help="where the image and the kernels are kept (default: $SITS_CACHE/vm)",
     )
     parser.add_argument(
-        "--limit", type=int, default=2700, metavar="S", help="seconds for the tests"
+        "--limit", type=int, default=3000, metavar="S", help="seconds for the tests"
     )
     parser.add_argument(
         "--at-once",

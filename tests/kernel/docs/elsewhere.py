@@ -39,7 +39,7 @@ ELSEWHERE: Final[dict[str, tuple[str, str]]] = {
     "apt remove sits": _REMOVED,
     "apt purge sits": _REMOVED,
     "apt install python3-bpfcc linux-headers-$(uname -r)": (
-        "tests/vm/guest/test_bcc_tier.py",
+        "tests/vm/guest/test_bcc.py",
         "def test_a_kernel_whose_btf_is_hidden_gets_the_bcc_tier",
     ),
     "systemctl enable --now sitsd": _ENABLED,

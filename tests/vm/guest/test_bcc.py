@@ -1,9 +1,11 @@
-"""Both tiers on one kernel and one load: what bcc compiled counts what the other programs count.
+"""The tier without BTF: compiled in the confined unit's sandbox, and held against the other tier.
 
-Needs bcc and this kernel's headers, which `--bcc` brings along.
+The unit runs with bcc.conf on a kernel whose BTF it does not see, bcc and the headers lie where
+Debian's packages put them. What it compiled, which takes an emulated machine minutes, stays pinned
+when it is stopped: the tests after that have both tiers watch one load. Needs what `--bcc` brings.
 """
 
-import os
+import re
 import subprocess
 import sys
 import time
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from bpf.bcc_loader import load_bcc
+from bpf.bcc_tier import PROGRAMS
 from bpf.features import Features
 from bpf.histogram import Histogram
 from bpf.layout import TargetKind
@@ -36,42 +39,92 @@ from tests.kernel.bpf.wire import (
 from tests.kernel.conftest import TwinGroup
 from tests.vm.guest import brought
 from tests.vm.guest.conftest import Burn, MakeCgroup, wait_until
+from tests.vm.guest.installed import (
+    PATIENCE_S,
+    PINS,
+    POLICY,
+    TIMEOUTS,
+    install,
+    patient_unit,
+    pins,
+    run,
+    scrape,
+    systemctl,
+    traces,
+    typed,
+    wait_for_agent,
+)
 from tests.vm.guest.test_bpf import MAX_TARGETS, counters, lossy_loopback, serving, watch
 
-PINS = {"btf": Path("/sys/fs/bpf/sits-btf"), "bcc": Path("/sys/fs/bpf/sits-bcc")}
-COMPILE_S = 900.0
-"""An emulated machine takes longer than any that the tier's own bound is for."""
+BTF_PINS = Path("/sys/fs/bpf/sits-btf")
+COMPILE_S = 900
+"""An emulated machine on a busy host takes longer than any that the unit's own bound is for."""
 
+SHARED = Path("/opt/sits/share/bcc.conf")
+DROP_IN = Path("/etc/systemd/system/sitsd.service.d/bcc.conf")
+HIDDEN = TIMEOUTS.with_name("hidden.conf")
+WAITS = re.compile(
+    r'^sits_run_queue_wait_seconds_total\{engine="chat",holder="self"\} (\S+)$', re.MULTILINE
+)
+TEXT = f"""
+[agent]
+max_targets = {MAX_TARGETS - 1}
+[engines.chat]
+cgroup = "/tests/engine"
+slo = {{ gap_ms = 70 }}
+"""
 HELD_S = 2.0
 LONG = [buffer(1 << 20), send(CHUNKED_HEAD), send(chunk(event(1) * 5) * 2_000), send(LAST)]
 
 
 @pytest.fixture(scope="module")
-def environment() -> Iterator[None]:
-    """Where bcc, its libraries and the headers are; skips where they are not."""
+def unit() -> Iterator[None]:
+    """The package with bcc.conf as its text says, running on a kernel whose BTF it does not see."""
     if not brought.is_there():
         pytest.skip(brought.MISSING)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LD_LIBRARY_PATH", str(brought.LIBRARIES))
-        patch.setenv("BCC_KERNEL_SOURCE", str(brought.HEADERS))
-        patch.setenv("PYTHONPATH", f"{os.environ['PYTHONPATH']}:{brought.PACKAGES}")
-        patch.setattr("bpf.bcc_loader.LOAD_S", COMPILE_S)
-        yield
+    assert traces() == set()
+    with patient_unit():
+        try:
+            install("sits")
+            POLICY.write_text(TEXT)
+            HIDDEN.write_text(
+                f"[Service]\nInaccessiblePaths=/sys/kernel/btf\nTimeoutStartSec={COMPILE_S}\n"
+            )
+            with brought.in_debians_places():
+                for line in re.findall(r"^#   (.*)$", SHARED.read_text(), re.MULTILINE):
+                    typed(line, patience_s=COMPILE_S)
+                assert DROP_IN.exists()
+                wait_for_agent()
+            yield
+        finally:
+            run("dpkg", "--purge", "sits")
+            HIDDEN.unlink(missing_ok=True)
+            DROP_IN.unlink(missing_ok=True)
+            if DROP_IN.parent.is_dir():
+                DROP_IN.parent.rmdir()
+            run("systemctl", "daemon-reload")
+    assert traces() == set()
 
 
 @pytest.fixture(scope="module")
-def tiers(environment: None, lib: Libbpf, features: Features) -> Iterator[dict[str, Programs]]:
-    """Both tiers, each with its own pins."""
+def tiers(unit: None, lib: Libbpf, features: Features) -> Iterator[dict[str, Programs]]:
+    """Both tiers, each with its own pins: the unit's, which is stopped, and the other beside it."""
+    systemctl("stop", "sitsd")
     loaded = {}
     try:
-        loaded["bcc"] = load_bcc(lib, Plan(features, MAX_TARGETS, PINS["bcc"]))
-        loaded["btf"] = load(lib, Plan(features, MAX_TARGETS, PINS["btf"]))
+        loaded["bcc"] = load_bcc(lib, Plan(features, MAX_TARGETS, PINS))
+        loaded["btf"] = load(lib, Plan(features, MAX_TARGETS, BTF_PINS))
         yield loaded
     finally:
         for each in loaded.values():
             each.close()
-        for pins in PINS.values():
-            unload(pins)
+        unload(BTF_PINS)
+
+
+def waited_s() -> float:
+    """For how long the engine's tasks waited for each other, as the unit tells it."""
+    found = WAITS.search(scrape())
+    return float(found[1]) if found else 0.0
 
 
 def waits(programs: Programs) -> Histogram:
@@ -80,12 +133,27 @@ def waits(programs: Programs) -> Histogram:
     return HistogramReader(programs.lib, fd, programs.cpus).read(row)
 
 
-def test_the_process_that_compiled_is_gone_and_everything_is_pinned(
-    tiers: dict[str, Programs],
+def test_bcc_compiles_in_the_units_sandbox_and_its_process_ends(unit: None) -> None:
+    said = run("journalctl", "-u", "sitsd", "-n", "40").stdout
+    assert 'sits_kernel_tier{tier="bcc"} 1.0' in scrape(), said
+    assert {f"links/{program}" for program in PROGRAMS} <= pins()
+    assert "bpf.bcc_tier" not in run("ps", "-eo", "args").stdout
+    doctor = run("sitsctl", "doctor", "--json").stdout
+    assert "bcc: programs compiled against this kernel's headers" in doctor
+
+
+def test_waits_of_an_engine_are_in_the_metrics(
+    unit: None, make_cgroup: MakeCgroup, burn: Burn
 ) -> None:
-    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
-    assert "bpf.bcc_tier" not in listed.stdout
-    assert len(list((PINS["bcc"] / "links").iterdir())) == 6
+    group = make_cgroup("engine")
+    burn(group)
+    burn(group)
+    wait_until(lambda: waited_s() > 1, "a second of waiting", PATIENCE_S)
+
+
+def test_what_is_pinned_is_adopted(tiers: dict[str, Programs]) -> None:
+    assert tiers["bcc"].how == "adopted"
+    assert {f"links/{program}" for program in PROGRAMS} <= pins()
 
 
 def test_both_tiers_count_the_same_waits_for_the_cpu(
@@ -109,10 +177,11 @@ def test_both_tiers_count_the_same_waits_for_the_cpu(
         assert two == pytest.approx(one, rel=0.03, abs=5), name
     one, two = waits(tiers["btf"]), waits(tiers["bcc"])
     assert sum(two.slots) == pytest.approx(sum(one.slots), rel=0.03, abs=5)
-    # both took the time of the same switch, some µs apart: a count may fall into the next slot
-    moved = sum(abs(a - b) for a, b in zip(accumulated(one), accumulated(two), strict=True))
-    assert moved <= 0.1 * sum(one.slots) + 10
-    print(f"waits {by_btf.waits} and {by_bcc.waits}, {moved} of them a slot apart")
+    # both took the time of the same switch, one after the other: emulated and on a busy host that
+    # can be a millisecond, and a short wait then falls some slots further
+    apart = [abs(a - b) for a, b in zip(accumulated(one), accumulated(two), strict=True)]
+    assert max(apart) <= 0.1 * by_btf.waits + 5
+    print(f"waits {by_btf.waits} and {by_bcc.waits}, in all {sum(apart)} slots apart")
 
 
 def accumulated(histogram: Histogram) -> list[int]:
@@ -173,24 +242,15 @@ def test_bytes_that_a_client_does_not_take_wait_for_as_long_as_it_does_not(
     assert HELD_S <= counters(tiers["bcc"]).since(before).blocked_ns / 1e9 <= took_s
 
 
-def test_what_is_pinned_is_adopted(
-    tiers: dict[str, Programs], lib: Libbpf, features: Features
-) -> None:
-    again = load_bcc(lib, Plan(features, MAX_TARGETS, PINS["bcc"]))
-    assert again.how == "adopted"
-    again.close()
-
-
 def test_without_headers_it_is_refused_with_what_is_missing_and_leaves_no_pin(
-    environment: None, lib: Libbpf, features: Features, tmp_path: Path
+    lib: Libbpf, features: Features, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pins = Path("/sys/fs/bpf/sits-none")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BCC_KERNEL_SOURCE", str(tmp_path))
-        with pytest.raises(LibbpfError, match=r"has no include/linux/sched\.h: no kernel headers"):
-            load_bcc(lib, Plan(features, MAX_TARGETS, pins))
-    assert not list(pins.glob("*/*"))
-    unload(pins)
+    nowhere = Path("/sys/fs/bpf/sits-none")
+    monkeypatch.setenv("BCC_KERNEL_SOURCE", str(tmp_path))
+    with pytest.raises(LibbpfError, match=r"has no include/linux/sched\.h: no kernel headers"):
+        load_bcc(lib, Plan(features, MAX_TARGETS, nowhere))
+    assert not list(nowhere.glob("*/*"))
+    unload(nowhere)
 
 
 def test_a_kernel_whose_btf_is_hidden_gets_the_bcc_tier() -> None:
