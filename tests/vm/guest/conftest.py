@@ -17,6 +17,9 @@ ROOT = Path("/sys/fs/cgroup")
 HEAVY_ON = "6.1."
 """What takes long and differs little between kernels is tested on this one only."""
 
+LONG_S = 5
+"""A fixture that takes so long is told too."""
+
 MakeCgroup = Callable[[str], Path]
 Burn = Callable[[Path], "subprocess.Popen[bytes]"]
 
@@ -24,6 +27,12 @@ Burn = Callable[[Path], "subprocess.Popen[bytes]"]
 def pytest_addoption(parser: pytest.Parser) -> None:
     """How often the service is started and ended again."""
     parser.addoption("--rounds", type=int, default=2, help="starts and ends of the service")
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Tell the console how each test went: a run can be followed, and one that hangs be found."""
+    if report.when == "call" or report.failed or report.duration >= LONG_S:
+        on_console(f"{report.outcome} {report.nodeid} ({report.when}, {report.duration:.0f} s)")
 
 
 @pytest.fixture(scope="session")
@@ -39,6 +48,12 @@ def wait_until(true: Callable[[], bool], what: str, within_s: float = 300) -> No
     while not true():
         assert time.monotonic() < until, f"{what}: not within {within_s} s"
         time.sleep(0.05)
+
+
+def on_console(line: str) -> None:
+    """Write a line to the machine's console.log, which can be read while the machine runs."""
+    with Path("/dev/console").open("w") as console:
+        console.write(f"{line}\n")
 
 
 def members(group: Path) -> list[int]:

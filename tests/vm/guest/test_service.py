@@ -4,7 +4,6 @@ The tests go in their order, each from where the one before it ended. What an op
 taken from docs/operating.md.
 """
 
-import ctypes
 import http.client
 import os
 import re
@@ -22,7 +21,7 @@ import pytest
 
 from agent.client import ClientError
 from tests.vm.guest import documented
-from tests.vm.guest.conftest import ROOT, MakeCgroup, cgroups, wait_until
+from tests.vm.guest.conftest import MakeCgroup, cgroups, on_console, wait_until
 from tests.vm.guest.installed import (
     DEBS,
     PATIENCE_S,
@@ -42,6 +41,7 @@ from tests.vm.guest.installed import (
     typed,
     wait_for_agent,
 )
+from tests.vm.guest.leftovers import kernel_kib, left, memory_kib
 from tests.vm.guest.test_bpf import Server, serving
 
 EXPOSURE_MAX = 2.5
@@ -51,6 +51,7 @@ cgroup = "/tests/engine"
 slo = {{ gap_ms = {gap_ms} }}
 """
 KEPT = "the operator's own line"
+ROUNDS_PAUSE_S = 0.2
 SETTLES_S = 5
 """systemd's own programs on the service's cgroup go a moment after it."""
 
@@ -199,18 +200,22 @@ def prepared() -> None:
 
 
 class Load:
-    """One stream after another on one connection each, until it is told to end."""
+    """One stream after another on one connection each, until it is told to end.
 
-    def __init__(self, server: Server) -> None:
+    `pause_s` lies between them. An emulated machine can do little else while there is nearly none.
+    """
+
+    def __init__(self, server: Server, pause_s: float = 0.02) -> None:
         self.done = 0
         self.short = 0
         self._server = server
+        self._pause_s = pause_s
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._ends.wait(0.02):
+        while not self._ends.wait(self._pause_s):
             address = ("127.0.0.1", self._server.port)
             with closing(http.client.HTTPConnection(*address, timeout=PATIENCE_S)) as connection:
                 connection.request("POST", "/3", body=b"{}")
@@ -268,32 +273,6 @@ def test_upgrade_and_downgrade_under_load(
     assert KEPT in POLICY.read_text()
 
 
-def memory_kib(pid: int) -> int:
-    """A process's memory, without what it shares."""
-    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    return sum(int(n) for n in re.findall(r"^Private_\w+:\s+(\d+) kB$", rollup, re.MULTILINE))
-
-
-def bpf_objects(kind: str) -> int:
-    """How many programs, maps or links the kernel has."""
-    libbpf, count, last = ctypes.CDLL("libbpf.so.1"), 0, ctypes.c_uint32(0)
-    while libbpf[f"bpf_{kind}_get_next_id"](last, ctypes.byref(last)) == 0:
-        count += 1
-    return count
-
-
-def left() -> dict[str, object]:
-    """What there is besides processes that a service can leave behind."""
-    sockets = Path("/proc/net/unix").read_text().splitlines()
-    return {
-        **{kind: bpf_objects(kind) for kind in ("prog", "map", "link")},
-        "pins": pins(),
-        "cgroups": {str(path) for path in ROOT.rglob("*sits*")},
-        "sockets": [line for line in sockets if "sits" in line],
-        "files": {path.name for at in ("/tmp", "/var/tmp", "/run") for path in Path(at).iterdir()},
-    }
-
-
 def test_rounds_of_starts_kills_and_stops_leave_nothing(
     heavy: None,
     streaming: None,
@@ -302,12 +281,15 @@ def test_rounds_of_starts_kills_and_stops_leave_nothing(
     pytestconfig: pytest.Config,
 ) -> None:
     memory: list[int] = []
+    kernel: list[int] = []
     after: dict[str, object] = {}
+    rounds = pytestconfig.getoption("rounds")
     with serving(make_groups("engine")) as server:
-        load = Load(server)
+        load = Load(server, ROUNDS_PAUSE_S)
         inode = server.cgroup.stat().st_ino
         followed = {f"links/stream_{way}@{inode}" for way in ("in", "out")}
-        for number in range(pytestconfig.getoption("rounds")):
+        for number in range(rounds):
+            began = time.monotonic()
             systemctl("start", "sitsd")
             wait_for_agent()
             # those of the engine before it go when the agent first looks
@@ -317,6 +299,7 @@ def test_rounds_of_starts_kills_and_stops_leave_nothing(
                 PATIENCE_S,
             )
             memory.append(memory_kib(main_pid()) + memory_kib(controller_pid()))
+            runs = time.monotonic()
             if number % 2:
                 systemctl("kill", "--signal=KILL", "sitsd")
             systemctl("stop", "sitsd")
@@ -326,12 +309,21 @@ def test_rounds_of_starts_kills_and_stops_leave_nothing(
                 time.sleep(SETTLES_S)
                 after.update(left())
             wait_until(lambda: left() == after, "no more left than after the first round")
+            kernel.append(kernel_kib())
+            told = f"{runs - began:.0f} s to run, {time.monotonic() - runs:.0f} s to leave"
+            on_console(f"round {number + 1} of {rounds}: {told}, {memory[-1]}, {kernel[-1]} KiB")
         load.end()
+    assert load.done >= rounds
     assert load.short == 0
     assert after["sockets"] == []
     # a process that is new each time grows only by what the ones before it left for it
     assert memory[-1] < 1.2 * memory[0]
-    print(f"{len(memory)} rounds, memory {memory[0]} KiB in the first, {memory[-1]} in the last")
+    assert kernel[-1] < 1.2 * kernel[0]
+    print(
+        f"{rounds} rounds and {load.done} streams; memory of agent and controller in the first"
+        f" {memory[0]} KiB and in the last {memory[-1]} KiB, of the kernel after the first"
+        f" {kernel[0]} KiB and after the last {kernel[-1]} KiB"
+    )
 
 
 def test_stopped_it_leaves_no_process_and_is_no_failure() -> None:
