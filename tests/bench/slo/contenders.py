@@ -145,14 +145,19 @@ class SitsHand:
             "loop": status["loop"],
             "model": status["engines"][0]["model"],
             "problems": status["problems"],
-            "point_after_s": self._point_after_s(decided, events),
+            **self._beginning(decided, events),
         }
 
-    def _point_after_s(
+    def _beginning(
         self, decided: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]
-    ) -> float | None:
-        """Seconds from when it had the engine to its first point by the step model."""
-        seen = [e["mono_ns"] for e in events if e["kind"] == "engine_seen"]
+    ) -> dict[str, float | None]:
+        """Seconds from its start to when it had the engine, and on to a point by the step model."""
+        seen = [each["mono_ns"] for each in events if each["kind"] == "engine_seen"]
         points = [each["mono_ns"] for each in decided if each["reason"].startswith("a step of")]
-        known = [at_ns for at_ns in seen if at_ns >= self._since_ns]
-        return (min(points) - min(known)) / 1e9 if points and known else None
+        had_ns = min((at_ns for at_ns in seen if at_ns >= self._since_ns), default=None)
+        if had_ns is None:
+            return {"engine_after_s": None, "point_after_s": None}
+        return {
+            "engine_after_s": (had_ns - self._since_ns) / 1e9,
+            "point_after_s": (min(points) - had_ns) / 1e9 if points else None,
+        }

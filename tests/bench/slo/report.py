@@ -84,6 +84,8 @@ def _ms(value: float | None) -> str:
 
 _TIMES: Final = {
     "holds_from_s": "SLO holds after s",
+    "engine_after_s": "it had the engine after s",
+    "holds_with_engine_s": "SLO holds after s with the engine",
     "point_after_s": "a point by its model after s",
 }
 

@@ -22,7 +22,7 @@ from .watch import LOOK_EVERY_S
 STARTS_AT: Final = 0.25
 """Share of the window that is over when sitsd starts: until then nobody holds the engine."""
 
-FIGURES: Final = ("holds_from_s", "point_after_s")
+FIGURES: Final = ("holds_from_s", "engine_after_s", "holds_with_engine_s", "point_after_s")
 
 HOLDS: Final = 0.95
 """Share of good requests."""
@@ -38,6 +38,8 @@ def restart(bench: Bench, extent: Extent) -> dict[str, Any]:
         **talk.as_dict(),
         "share_of_capacity": STEADY_SHARE,
         "holds_from": f"the next 2 s of requests are {HOLDS:.0%} good; counted from sitsd's start",
+        "engine_after": "it had the engine; until then it starts, cold or warm",
+        "holds_with_engine": "as holds_from, counted from when it had the engine",
         "point_after": "its first point by the step model; counted from when it had the engine",
     }
     runs: dict[str, list[Run]] = {"cold": [], "warm": []}
@@ -64,10 +66,15 @@ def restart(bench: Bench, extent: Extent) -> dict[str, Any]:
 
 def _times(run: Run) -> dict[str, float | None]:
     until_ns = max(each.sent_ns for each in run.records)
+    holds_s = holds_from_s(run.records, run.slo, run.seen["started_ns"], until_ns, HOLDS)
+    engine_s = run.seen["engine_after_s"]
+    known = holds_s is not None and engine_s is not None
     return {
         "ready_s": run.seen["ready_s"],
+        "engine_after_s": engine_s,
         "point_after_s": run.seen["point_after_s"],
-        "holds_from_s": holds_from_s(run.records, run.slo, run.seen["started_ns"], until_ns, HOLDS),
+        "holds_from_s": holds_s,
+        "holds_with_engine_s": max(0.0, holds_s - engine_s) if known else None,
     }
 
 
