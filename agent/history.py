@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from operator import lt
 from typing import Final
 
 from bpf.histogram import EMPTY, Histogram
@@ -111,4 +112,4 @@ def _added(now: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:
 
 def went_back(before: Counters, after: Counters) -> bool:
     """Whether something counted less afterwards: it is not the same target any more."""
-    return any(getattr(after, name) < getattr(before, name) for name in Counters.__slots__)
+    return any(map(lt, after, before))

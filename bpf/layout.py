@@ -10,7 +10,7 @@ import socket
 import struct
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
-from operator import attrgetter, sub
+from operator import sub
 from typing import Any, Final, NamedTuple
 
 from bpf.histogram import SLOTS
@@ -88,8 +88,7 @@ class EdgeKind(IntEnum):
     TTFT = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Counters:
+class Counters(NamedTuple):
     """What one target did, over all CPUs. Every field only grows.
 
     `wait_*` is run-queue delay: by tasks of the target itself (`self`), by others, or by nobody
@@ -151,10 +150,7 @@ class Counters:
 
     def since(self, earlier: "Counters") -> "Counters":
         """What came after `earlier` was read."""
-        return Counters(*map(sub, _FIELDS(self), _FIELDS(earlier)))
-
-
-_FIELDS: Final = attrgetter(*Counters.__slots__)
+        return Counters._make(map(sub, self, earlier))
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ class CounterReader:
     def counters(self, row: int) -> Counters:
         """What the target in `row` did so far."""
         rows = COUNTERS.iter_unpack(self._counters[row * self._stride : (row + 1) * self._stride])
-        return Counters(*(next(rows) if self._cpus == 1 else map(sum, zip(*rows, strict=True))))
+        return Counters._make(next(rows) if self._cpus == 1 else map(sum, zip(*rows, strict=True)))
 
     def run_ns(self, row: int) -> int:
         """How long it ran so far: all that is read of neighbours at every tick.

@@ -4,7 +4,7 @@ The order is the design's (section 6.1): a batch is blamed only for what nothing
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -86,10 +86,39 @@ it is neither judged nor changed."""
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A cause, and the figures that speak for it."""
+    """A cause, and the signals that speak for it, None before any were seen."""
 
     cause: Cause
-    evidence: Mapping[str, float]
+    signals: Signals | None = None
+
+    @property
+    def evidence(self) -> Mapping[str, float]:
+        """The figures of the signals, for who is to judge the cause: worked out when asked for."""
+        signals = self.signals
+        if signals is None:
+            return {}
+        kernel = signals.kernel
+        return {
+            "neighbour_pressure": round(signals.neighbour_pressure, 4),
+            "wait_other_ms": kernel.wait_other_ns / 1e6,
+            "wait_self_ms": kernel.wait_self_ns / 1e6,
+            "run_ms": kernel.run_ns / 1e6,
+            "throttled_ms": signals.throttled_ns / 1e6,
+            "memory_ms": signals.memory_ns / 1e6,
+            "stopped_ms": signals.stopped_ns / 1e6,
+            "retransmits": kernel.retransmits,
+            "writes_stalled": kernel.writes_stalled,
+            "writes_held": kernel.writes_held,
+            "blocked_ms": kernel.blocked_ns / 1e6,
+            "stuck_streams": signals.unsent.stuck,
+            "longest_step_ms": signals.longest_step_ns / 1e6,
+            "queue_age_ms": signals.queue_age_ns / 1e6,
+            "gaps_over": kernel.gaps_over,
+            "gaps_unsent": kernel.gaps_unsent,
+            "ttft_over": kernel.ttft_over,
+            "waits_over": kernel.waits_over,
+            "window_ms": signals.window_ns / 1e6,
+        }
 
 
 def of_the_engine(passed: Counters) -> Counters:
@@ -97,7 +126,7 @@ def of_the_engine(passed: Counters) -> Counters:
 
     An operating point is judged by these.
     """
-    return replace(passed, gaps_over=max(0, passed.gaps_over - passed.gaps_unsent))
+    return passed._replace(gaps_over=max(0, passed.gaps_over - passed.gaps_unsent))
 
 
 def attribute(signals: Signals, slo: Slo, neighbour_pressure: float) -> Verdict:
@@ -105,30 +134,7 @@ def attribute(signals: Signals, slo: Slo, neighbour_pressure: float) -> Verdict:
 
     `neighbour_pressure` is the policy's threshold for `Signals.neighbour_pressure`.
     """
-    kernel = signals.kernel
-    gap_slo_ns = slo.gap_ms * 1e6
-    evidence = {
-        "neighbour_pressure": round(signals.neighbour_pressure, 4),
-        "wait_other_ms": kernel.wait_other_ns / 1e6,
-        "wait_self_ms": kernel.wait_self_ns / 1e6,
-        "run_ms": kernel.run_ns / 1e6,
-        "throttled_ms": signals.throttled_ns / 1e6,
-        "memory_ms": signals.memory_ns / 1e6,
-        "stopped_ms": signals.stopped_ns / 1e6,
-        "retransmits": kernel.retransmits,
-        "writes_stalled": kernel.writes_stalled,
-        "writes_held": kernel.writes_held,
-        "blocked_ms": kernel.blocked_ns / 1e6,
-        "stuck_streams": signals.unsent.stuck,
-        "longest_step_ms": signals.longest_step_ns / 1e6,
-        "queue_age_ms": signals.queue_age_ns / 1e6,
-        "gaps_over": kernel.gaps_over,
-        "gaps_unsent": kernel.gaps_unsent,
-        "ttft_over": kernel.ttft_over,
-        "waits_over": kernel.waits_over,
-        "window_ms": signals.window_ns / 1e6,
-    }
-    return Verdict(_cause(signals, gap_slo_ns, neighbour_pressure), evidence)
+    return Verdict(_cause(signals, slo.gap_ms * 1e6, neighbour_pressure), signals)
 
 
 def _cause(signals: Signals, gap_slo_ns: float, neighbour_pressure: float) -> Cause:

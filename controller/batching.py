@@ -141,7 +141,7 @@ def proposed(
     if held == memory.point:
         return memory, None
     reason = "; ".join(each for each in (why(), clipped) if each)
-    moved = replace(moved, point=held)
+    moved = changed(moved, point=held)
     # what was held before is named too: it goes back to its start value
     point = {name: value for name, value in point.items() if name in held or name in memory.point}
     old = {name: memory.point.get(name, view.knobs[name].start) for name in point}
@@ -173,7 +173,7 @@ def _relegation(
     if not can_relegate(view.knobs, view.max_deferral_ms):
         return memory, {}
     if is_pressed(signals, engine, view.slo, rate):
-        memory = replace(memory, pressed_ns=signals.now_ns)
+        memory = changed(memory, pressed_ns=signals.now_ns)
     if memory.pressed_ns is None:
         return memory, {}
     point = relegation_point(view.knobs, view.slo, view.max_deferral_ms)

@@ -1,7 +1,8 @@
-"""Frozen dataclasses as plain values for JSON, and back; what is at its default is left out.
+"""Frozen records as plain values for JSON, and back; what is at its default is left out.
 
-A reader of another version finds defaults for fields it does not get and passes over those it does
-not know. So what is written once can be read for a long time.
+A record is a frozen dataclass or a named tuple. A reader of another version finds defaults for
+fields it does not get and passes over those it does not know. So what is written once can be read
+for a long time.
 """
 
 import math
@@ -19,16 +20,16 @@ _NOT_FINITE: Final = ("inf", "-inf", "nan")
 
 
 def encode(value: Any) -> Any:
-    """`value` of dataclasses, mappings, tuples and scalars, as JSON has it."""
+    """`value` of records, mappings, tuples and scalars, as JSON has it."""
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if value is None or isinstance(value, (int, str)):
         return value
     if isinstance(value, Mapping):
         return {name: encode(item) for name, item in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [encode(item) for item in value]
     kind: Any = type(value)
+    if isinstance(value, (tuple, list)) and not _is_named(kind):
+        return [encode(item) for item in value]
     return {
         name: encode(item)
         for name, default in _defaults(kind)
@@ -64,7 +65,7 @@ def _decode(kind: Any, value: Any) -> Any:
         return {name: _decode(arguments[1], item) for name, item in value.items()}
     if origin is not None:  # a sequence
         return tuple(_decode(arguments[0], item) for item in value)
-    if is_dataclass(kind):
+    if is_dataclass(kind) or _is_named(kind):
         made: Any = kind
         hints = _hints(made)
         return made(**{name: _decode(hints[name], value[name]) for name in hints if name in value})
@@ -82,9 +83,16 @@ def _hints(kind: Any) -> Mapping[str, Any]:
     return get_type_hints(kind)
 
 
+def _is_named(kind: Any) -> bool:
+    """Whether it is a named tuple."""
+    return hasattr(kind, "_field_defaults")
+
+
 @cache
 def _defaults(kind: Any) -> tuple[tuple[str, Any], ...]:
-    """The names of a dataclass's fields with their defaults; `MISSING` where there is none."""
+    """The names of a record's fields with their defaults; `MISSING` where there is none."""
+    if _is_named(kind):
+        return tuple((name, kind._field_defaults.get(name, MISSING)) for name in kind._fields)
     return tuple(
         (
             each.name,

@@ -114,7 +114,7 @@ def decide(
         for_s = signals.doubted_ns / 1e9
         return _given_back(state, f"its figures have been in doubt for {for_s:.0f} s")
     if state.slow_ns is None:
-        state = replace(state, slow_ns=signals.now_ns, totals=signals.totals)
+        state = changed(state, slow_ns=signals.now_ns, totals=signals.totals)
     elif signals.now_ns - state.slow_ns >= state.slow_after_ns:
         state, proposal = _slowly(view, state, signals, attainment)
         if proposal is not None:
@@ -122,7 +122,7 @@ def decide(
     if signals.now_ns < state.trial.paused_until_ns:
         return state, None
     if state.share is None:
-        state = replace(state, share=step_share(view, state.model, state.load))
+        state = changed(state, share=step_share(view, state.model, state.load))
     if is_gate(view, signals.engine):
         batch, proposal = decide_gate(view, state.batch, signals, state.gate, cause)
         return changed(state, batch=batch), proposal
@@ -168,7 +168,7 @@ def _idle_since(state: CoreState, signals: Signals) -> CoreState:
         return changed(state, idle_ns=None)
     if engine.requests_total == state.requests_total and state.idle_ns is not None:
         return state
-    return replace(state, idle_ns=signals.now_ns, requests_total=engine.requests_total)
+    return changed(state, idle_ns=signals.now_ns, requests_total=engine.requests_total)
 
 
 def _slowly(
@@ -190,7 +190,7 @@ def _slowly(
             gate, view, state.batch, signals, passed, passed_s, attainment, state.disturbed
         )
     load = after(state.load, signals.engine, passed_s) if signals.engine is not None else Load()
-    state = replace(
+    state = changed(
         state,
         trim=trimmed,
         trial=trial,

@@ -85,8 +85,8 @@ def decide_cpu(
     elif memory.idle_ns is None:
         memory = replace(memory, idle_ns=now_ns)
     if cause is not Cause.NONE and cause not in OUTSIDE:
-        hold = replace(memory.hold, need_ns=now_ns)
-        memory = replace(memory, calm_ns=None, hold=hold)
+        hold = changed(memory.hold, need_ns=now_ns)
+        memory = changed(memory, calm_ns=None, hold=hold)
         step = _tighten if cause is Cause.NEIGHBOUR_CPU else _keep
     else:
         memory = changed(memory, calm_ns=now_ns if memory.calm_ns is None else memory.calm_ns)

@@ -5,7 +5,7 @@ it reads nothing, and takes microseconds.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,18 +19,23 @@ _BUDGET: Final = "max_batched_tokens"
 _RUNNING: Final = "max_running"
 
 
+def _nothing() -> str:
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Room:
     """What memory allows: how far two knobs may be raised, and how many may run at all.
 
-    The `…_why` are in words, empty where nothing is in the way. `restore` is the running cap that
-    is put back at once, None for none.
+    The `…_why` say it in words, empty where nothing is in the way; those of the knobs are called
+    only for what is clipped, as figures in words cost as much as the figures. `restore` is the
+    running cap that is put back at once, None for none.
     """
 
     running: float = math.inf
-    running_why: str = ""
+    running_why: Callable[[], str] = _nothing
     tokens: float = math.inf
-    tokens_why: str = ""
+    tokens_why: Callable[[], str] = _nothing
     cap: float = math.inf
     cap_why: str = ""
     restore: float | None = None
@@ -50,27 +55,43 @@ def room_of(view: MemoryView, memory: SentinelMemory, engine: EngineNow | None) 
     cap = math.inf if memory.cap is None else memory.cap
     danger = danger_of(view)
     if danger is not None:
-        why = f"memory runs short: {danger.why}"
-        return Room(-math.inf, why, -math.inf, why, cap, memory.cap_why, memory.restore)
+        short = f"memory runs short: {danger.why}"
+        return Room(
+            -math.inf,
+            lambda: short,
+            -math.inf,
+            lambda: short,
+            cap,
+            memory.cap_why,
+            memory.restore,
+        )
     if engine is None:
         return Room(cap=cap, cap_why=memory.cap_why, restore=memory.restore)
     by_memory = engine.running + max(0.0, view.more_requests())
-    each_mib = (view.per_request or 0) / (1 << 20)
-    memory_why = f"memory has room for {by_memory:.0f} requests of {each_mib:.1f} MiB"
-    by_kv, kv_why = math.inf, ""
-    tokens, tokens_why = math.inf, ""
+    by_kv = each = tokens = math.inf
     if engine.kv_total:
         tokens = float(max(0, engine.kv_total - engine.kv_used))
-        tokens_why = f"the KV cache has room for {tokens:.0f} tokens"
         if engine.running and engine.kv_used:
             each = engine.kv_used / engine.running
             left = KV_WATERMARK * engine.kv_total - engine.kv_used
             by_kv = engine.running + max(0.0, left / each)
-            kv_why = f"the KV cache has room for {by_kv:.0f} requests of {each:.0f} tokens"
-    running, why = min((by_memory, memory_why), (by_kv, kv_why))
-    if math.isfinite(running):
-        running = float(math.floor(running))
-    return Room(running, why, tokens, tokens_why, cap, memory.cap_why, memory.restore)
+
+    def running_why() -> str:
+        if by_kv < by_memory:
+            return f"the KV cache has room for {by_kv:.0f} requests of {each:.0f} tokens"
+        each_mib = (view.per_request or 0) / (1 << 20)
+        return f"memory has room for {by_memory:.0f} requests of {each_mib:.1f} MiB"
+
+    running = min(by_memory, by_kv)
+    return Room(
+        float(math.floor(running)) if math.isfinite(running) else running,
+        running_why,
+        tokens,
+        lambda: f"the KV cache has room for {tokens:.0f} tokens",
+        cap,
+        memory.cap_why,
+        memory.restore,
+    )
 
 
 def raises_quota(proposal: Proposal) -> bool:
@@ -100,7 +121,7 @@ def within(
         old = before.get(name, knob.start)
         if fits[name] > old and fits[name] > most and room.restore is None:
             fits[name] = max(old, most, knob.minimum)
-            whys.append(f"{name} is not raised to {point[name]:g}: {why}")
+            whys.append(f"{name} is not raised to {point[name]:g}: {why()}")
     running = knobs.get(_RUNNING)
     if running is not None and fits.get(_RUNNING, running.start) > room.cap:
         fits[_RUNNING] = max(room.cap, running.minimum)

@@ -5,6 +5,7 @@ functions of `cpu_limits` and `batching`; here is only the order, the clock and 
 is about a few engines, so that none is long: those whose turn it is, or those with an edge.
 """
 
+import gc
 import selectors
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -48,6 +49,9 @@ CALM_STATUS_EVERY_NS: Final = 1_000_000_000
 """While there is little to tell: a status message costs as much as a round."""
 LIMITS_EVERY_NS: Final = 500_000_000
 """So that what somebody else wrote is left to him, and told, within a second."""
+SWEEP_NS: Final = 10_000_000_000
+"""Garbage is collected beside decisions where Python does not do it in their middle. What is left
+to it are cycles, and those come of errors: ten seconds of them are little."""
 EDGE_SPACING_NS: Final = 3_000_000
 """Edges closer together than this share one tick: under contention the kernel raises many."""
 
@@ -112,6 +116,7 @@ class Loop:
         self._last_tick_ns = 0
         self._status_ns = 0
         self._limits_ns = 0
+        self._swept_ns = 0
         self._edge_tick_ns = 0
         self._due_ns = 0
         self._calm = False
@@ -143,15 +148,16 @@ class Loop:
                 timer.set(wake_ns - self._clock())
                 self.listen(None)
                 now_ns = self._clock()
-                if now_ns >= self._due_ns:
+                if self._edge_is_due(now_ns) and now_ns - self._due_ns < EDGE_SPACING_NS:
+                    # somebody is late by now, and a tick that is due is not yet
+                    self.tick_on_edges(now_ns)
+                    # calm as it was, it is no more
+                    self._due_ns = min(self._due_ns, now_ns + self._period_ns())
+                elif now_ns >= self._due_ns:
                     self._timings["late"].add(now_ns - self._due_ns)
                     self._late += now_ns - self._due_ns > LATE_NS
                     self.tick(now_ns, self._turn.take(self._all()))
                     self._due_ns = now_ns + self._period_ns()
-                elif self._edge_is_due(now_ns):
-                    self.tick_on_edges(now_ns)
-                    # calm as it was, it is no more
-                    self._due_ns = min(self._due_ns, now_ns + self._period_ns())
         except EOFError:
             pass
         finally:
@@ -172,17 +178,20 @@ class Loop:
         return bool(self._edges) and now_ns >= self._edge_tick_ns + EDGE_SPACING_NS
 
     def tick(self, now_ns: int, watches: Sequence[EngineWatch] | None = None) -> None:
-        """One round about these engines, or about all, and what is due beside that."""
-        self._actuator.heartbeat(now_ns)
+        """One round about these engines, or about all; what is due beside that comes after it."""
         self._actuator.neighbours.follow_freezes()
         if self._ticks and now_ns - self._last_tick_ns >= PAUSED_NS:
             self._resume(now_ns)
         for each in in_turn(list(self._neighbours.values()), self._ticks):
             run_ns = self._reader.run_ns(each.target.row)
             each.take(now_ns, run_ns, self._actuator.neighbours.is_held(each.target.name))
-        look_at_memory(self._all(), self._actuator.neighbours.free_groups, now_ns)
         watches = self._all() if watches is None else watches
         decided = self._round(now_ns, watches)
+        self._actuator.heartbeat(now_ns)
+        for watch in watches:
+            watch.look_ahead()
+            watch.look_around(now_ns)
+        look_at_memory(self._all(), self._actuator.neighbours.free_groups, now_ns)
         groups = self._actuator.neighbours.groups
         self._node.look(self._policy, now_ns, self._all(), self._neighbours.values(), groups)
         self._last_tick_ns = now_ns
@@ -194,11 +203,14 @@ class Loop:
             self._saved_ns = now_ns
             self._hand_over_learnt()
         self._follow_hands(now_ns)
-        self._follow_links(now_ns)
+        self._follow_links(now_ns, watches)
         self._take_answers(now_ns)
         # turning inputs into text takes as long as a round, and is left to ticks without decisions
         if not decided and not self._sample(now_ns, watches):
             self._recordings.hand_over(self._channel)
+        if not decided and now_ns - self._swept_ns >= SWEEP_NS and not gc.isenabled():
+            self._swept_ns = now_ns
+            gc.collect()
         if now_ns - self._status_ns >= (CALM_STATUS_EVERY_NS if self._calm else STATUS_EVERY_NS):
             self._status_ns = now_ns
             self._channel.flush()
@@ -212,7 +224,7 @@ class Loop:
         self._edge_tick_ns = now_ns
         self._round(now_ns, watches)
         self._edges.clear()
-        self._follow_links(now_ns)
+        self._follow_links(now_ns, watches)
         self._take_answers(now_ns)
 
     def stop(self) -> None:
@@ -256,15 +268,18 @@ class Loop:
 
     def _sample(self, now_ns: int, watches: Iterable[EngineWatch]) -> bool:
         """Write down now and then what there was to decide on; whether it was time to."""
-        due = [each for each in watches if each.wants_sample(now_ns)]
-        seen = [(watch, watch.signals) for watch in due if watch.signals is not None]
-        for watch, inputs in self._face(seen):
+        seen = [
+            (watch, watch.signals)
+            for watch in watches
+            if watch.wants_sample(now_ns) and watch.signals is not None
+        ]
+        for watch, inputs in self._face(seen) if seen else ():
             watch.sampled_ns = now_ns
             self._recordings.sampled(watch.policy.name, inputs, watch.steps)
         return bool(seen)
 
     def _collect(self, now_ns: int, watch: EngineWatch) -> Signals:
-        watch.look_around(now_ns)
+        watch.look_first(now_ns)
         value, until_ns = self._injected
         return watch.take(
             now_ns,
@@ -323,8 +338,8 @@ class Loop:
         if self._hands.active:
             self._hands.tick(self._by_key(), now_ns)
 
-    def _follow_links(self, now_ns: int) -> None:
-        for watch in self._all():
+    def _follow_links(self, now_ns: int, watches: Iterable[EngineWatch]) -> None:
+        for watch in watches:
             if watch.link is not None:
                 watch.link.tick(now_ns)
                 watch.link.on_writable(now_ns)
@@ -429,7 +444,7 @@ class Loop:
         known = self._neighbours
         self._neighbours = {}
         self._hands.mark(self._by_key())
-        self._follow_links(self._clock())
+        self._follow_links(self._clock(), self._all())
         for each in neighbours:
             before = known.get(each.name)
             self._neighbours[each.name] = NeighbourWatch(each, before)

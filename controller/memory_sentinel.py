@@ -234,13 +234,13 @@ def danger_of(view: MemoryView) -> Danger | None:
     if not (view.bounds or view.pressed):
         return None
     for bound in sorted(view.bounds, key=lambda each: each.share_left):
-        left = f"{_size(bound.left)} of {_size(bound.limit)} {_place(bound)} are left"
         horizon_s = FAR_S if bound.share_left < LEAST else HORIZON_S
         if bound.share_left < NEAR and bound.lasts_s < horizon_s:
             last = f"last {bound.lasts_s:.1f} s at {_size(bound.growth)}/s"
-            return Danger(bound, f"{left} and {last}", growing=True)
+            return Danger(bound, f"{_left(bound)} and {last}", growing=True)
         if bound.sudden > 0 and bound.left / bound.sudden < SUDDEN_S:
-            return Danger(bound, f"{left}, and {_size(bound.sudden)}/s are taken", growing=True)
+            taken = f"{_size(bound.sudden)}/s are taken"
+            return Danger(bound, f"{_left(bound)}, and {taken}", growing=True)
     bound = view.tightest or Bound("", 0, 0)
     if view.low_events > MOST_LOW_EVENTS:
         return Danger(bound, f"it was reclaimed below memory.low {view.low_events} times in 5 s")
@@ -384,8 +384,9 @@ def _let_go(
     return memory, Proposal(actions, f"memory has not run short for {calm_ns / 1e9:.0f} s")
 
 
-def _place(bound: Bound) -> str:
-    return f"in cgroup {bound.path}" if bound.path else "of the machine"
+def _left(bound: Bound) -> str:
+    place = f"in cgroup {bound.path}" if bound.path else "of the machine"
+    return f"{_size(bound.left)} of {_size(bound.limit)} {place} are left"
 
 
 def _size(count: float) -> str:

@@ -188,6 +188,8 @@ class NeighbourHands:
         except CgroupError as error:
             self._tell("limits", "freezer", {"error": str(error)})
             return
+        if not over:
+            return
         names = {group: name for name, group in self._groups.items()}
         for each in over:
             name = names.get(each.held.group)

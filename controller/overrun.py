@@ -27,8 +27,6 @@ is shared was 0.08 to 0.17."""
 LEAST: Final = 0.02
 _STEP: Final = 0.02
 _MOST_STEPS: Final = 60
-_PAST_BEST: Final = 0.95
-"""The product has one peak: where it has fallen so far it is past."""
 
 
 def spread_after(spread: float, ratio: float) -> float:
@@ -49,16 +47,20 @@ def planned_share(spread: float, base_share: float, gaps: float) -> float:
     an empty step takes the SLO nothing can be served in time, and the largest share serves most.
     """
     scale = max(spread, LEAST) * math.sqrt(2)
-    best, found = 0.0, 1.0
-    for at in range(_MOST_STEPS):
+
+    def log_good(at: int) -> float:
         off = at * _STEP
-        share = math.exp(-off)
-        served = 1 - base_share / share
+        served = 1 - base_share * math.exp(off)
         if served <= 0:
-            break
-        good = served * math.exp(gaps * math.log1p(-0.5 * math.erfc(off / scale)))
-        if good > best:
-            best, found = good, share
-        elif good < _PAST_BEST * best:
-            break
-    return found
+            return -math.inf
+        return math.log(served) + gaps * math.log1p(-0.5 * math.erfc(off / scale))
+
+    # both factors are log-concave, so there is one peak, and its side shows at any point
+    low, high = 0, _MOST_STEPS - 1
+    while low < high:
+        at = (low + high) // 2
+        if log_good(at) < log_good(at + 1):
+            low = at + 1
+        else:
+            high = at
+    return math.exp(-low * _STEP)

@@ -9,6 +9,7 @@ from collections.abc import Collection
 from typing import Final
 
 from bpf.layout import Counters
+from controller.memory_sentinel import danger_of
 from controller.policy_model import Controller
 from controller.watch import EngineWatch
 
@@ -42,6 +43,8 @@ def is_calm(watch: EngineWatch) -> bool:
     signals = watch.signals
     if signals is None or signals.at_risk or watch.waits:
         return False
+    if danger_of(watch.memory.view) is not None:
+        return False  # it was seen after the tick's decisions
     if signals.engine is not None and signals.engine.waiting:
         return False
     return _pressing(watch) <= CALM_PRESSURE and not watch.holds

@@ -73,6 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for message in early:
         loop.take(message)
     gc.freeze()
+    gc.disable()  # the loop collects when it has time
     try:
         loop.run(edges)
     finally:

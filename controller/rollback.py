@@ -8,10 +8,11 @@ pause: after it the point is tried anew.
 """
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from bpf.layout import Counters
+from controller.changed import changed
 
 MEMORY_S: Final = 10.0
 """Time constant with which what was seen is forgotten."""
@@ -88,13 +89,13 @@ def judge(trial: Trial, passed: Counters, passed_s: float, holding: bool, now_ns
     if passed_s <= 0 or not (passed.gaps or passed.requests or passed.first_chunks):
         return trial
     if not holding:
-        return replace(trial, free=_more(trial.free, passed, passed_s), free_ns=now_ns)
-    trial = replace(trial, held=_more(trial.held, passed, passed_s))
+        return changed(trial, free=_more(trial.free, passed, passed_s), free_ns=now_ns)
+    trial = changed(trial, held=_more(trial.held, passed, passed_s))
     held, free = trial.held, trial.free
     known = held.known and free.known and now_ns - trial.free_ns <= RECENT_NS
     loaded = held.peak_per_s > LOAD_BAND * free.peak_per_s
     if not known or loaded or held.bad <= free.bad + WORSE:
-        return replace(trial, pause_s=PAUSE_S) if held.seconds >= FORGIVEN_S else trial
+        return changed(trial, pause_s=PAUSE_S) if held.seconds >= FORGIVEN_S else trial
     return Trial(
         paused_until_ns=now_ns + int(trial.pause_s * 1e9),
         pause_s=min(2 * trial.pause_s, LONGEST_PAUSE_S),

@@ -1,7 +1,8 @@
 """What the controller knows of one engine at one tick, over the last window."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final
 
 from bpf.layout import Counters
@@ -20,6 +21,8 @@ LOST_PER_S: Final = 3.0
 also at least `LOST_SHARE` of the chunks: a thousand streams may lose one now and then."""
 
 LOST_SHARE: Final = 0.01
+
+_length_ns: Final[Callable[[Step], int]] = attrgetter("step_ns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,15 +126,20 @@ def between(
     first: Sample,
     last: Sample,
     engine: EngineNow | None = None,
-    steps: Sequence[Step] = (),
+    steps: Collection[Step] = (),
     arrival_tokens_per_s: float = 0.0,
     injected: float = 0.0,
     stall: Stall | None = None,
     unsent: Unsent = NOTHING_UNSENT,
-    disturbed: Container[int] = (),
+    disturbed: Collection[int] = (),
     doubted_ns: int = 0,
 ) -> Signals:
     """The signals of the window from `first` to `last`; `disturbed` are indexes of `steps`."""
+    longest_ns = computed_ns = max(map(_length_ns, steps), default=0)
+    if disturbed:
+        computed_ns = max(
+            (step.step_ns for step in steps if step.index not in disturbed), default=0
+        )
     return Signals(
         now_ns=last.now_ns,
         window_ns=last.now_ns - first.now_ns,
@@ -139,10 +147,8 @@ def between(
         throttled_ns=last.throttled_ns - first.throttled_ns,
         neighbours_ns=last.neighbours_ns - first.neighbours_ns,
         engine=engine,
-        longest_step_ns=max((step.step_ns for step in steps), default=0),
-        longest_computed_ns=max(
-            (step.step_ns for step in steps if step.index not in disturbed), default=0
-        ),
+        longest_step_ns=longest_ns,
+        longest_computed_ns=computed_ns,
         arrival_tokens_per_s=arrival_tokens_per_s,
         injected=injected,
         memory_ns=last.pressure.memory_ns - first.pressure.memory_ns,

@@ -10,9 +10,10 @@ small without it.
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
+from controller.changed import changed
 from controller.engines.page import Step
 from controller.overrun import LONG, UNKNOWN, spread_after
 
@@ -117,11 +118,12 @@ class StepModel:
 
     def predict_ms(self, prefill_tokens: float, decode_seqs: float, kv_tokens: float) -> float:
         """How long such a step takes; coefficients below zero count as zero."""
+        base, prefill, decode, kv = self.fit or self.theta
         return (
-            self.base_ms
-            + self.prefill_ms * prefill_tokens
-            + self.decode_ms * decode_seqs
-            + self.kv_ms * kv_tokens
+            max(0.0, base)
+            + max(0.0, prefill) / _PREFILL_UNIT * prefill_tokens
+            + max(0.0, decode) * decode_seqs
+            + max(0.0, kv) / _KV_UNIT * kv_tokens
         )
 
 
@@ -153,8 +155,10 @@ def of_ms(base_ms: float, prefill_ms: float, decode_ms: float, kv_ms: float) -> 
 
 def is_outlier(model: StepModel, step: Step) -> bool:
     """Whether a step took so much longer than its batch does that something disturbed it."""
+    if not model.trusted:
+        return False
     predicted = model.predict_ms(step.prefill_tokens, step.decode_seqs, step.kv_tokens)
-    return model.trusted and step.step_ns / 1e6 > OUTLIER_FACTOR * max(predicted, 1e-6)
+    return step.step_ns / 1e6 > OUTLIER_FACTOR * max(predicted, 1e-6)
 
 
 def as_felt(steps: Sequence[Step], before: Step | None) -> list[Step]:
@@ -169,7 +173,7 @@ def as_felt(steps: Sequence[Step], before: Step | None) -> list[Step]:
     for step in steps:
         if before is not None and before.index == step.index - 1 and step.decode_seqs:
             gap_ns = step.end_ns - before.end_ns
-            felt.append(replace(step, step_ns=max(step.step_ns, gap_ns)))
+            felt.append(changed(step, step_ns=max(step.step_ns, gap_ns)))
         else:
             felt.append(step)
         before = step
@@ -206,10 +210,10 @@ def _update(model: StepModel, step: Step) -> StepModel:
     y = step.step_ns / 1e6
     predicted = _dot(model.theta, x)
     error = abs(y - predicted) / y
-    spread = _spread(model, step)
-    if model.trusted and y > OUTLIER_FACTOR * max(predicted, 1e-6):
+    trusted, spread = model.trusted, _spread(model, step)
+    if trusted and y > OUTLIER_FACTOR * max(predicted, 1e-6):
         error = _running_error(model, error)
-        return replace(model, error=error, was_trusted=True, spread=spread)
+        return changed(model, error=error, was_trusted=True, spread=spread)
     # by the prediction: by what was measured, long by chance would count less than short by chance
     weight = WEIGHED_MS / max(predicted, y / SLOW_FACTOR)
     x = (x[0] * weight, x[1] * weight, x[2] * weight, x[3] * weight)
@@ -230,14 +234,13 @@ def _update(model: StepModel, step: Step) -> StepModel:
         model.theta[3] + px[3] / scale * miss,
     )
     covariance = _pulled(_reduced(model.covariance, px, scale, FORGETTING), model.steps % 4)
-    return replace(
-        model,
-        theta=theta,
-        covariance=covariance,
-        steps=model.steps + 1,
-        prefill_steps=model.prefill_steps + (step.prefill_tokens > 0),
-        error=_running_error(model, error),
-        was_trusted=model.trusted,
+    return StepModel(
+        theta,
+        covariance,
+        model.steps + 1,
+        model.prefill_steps + (step.prefill_tokens > 0),
+        _running_error(model, error),
+        was_trusted=trusted,
         fit=at_least_zero(theta, covariance),
         spread=spread,
     )

@@ -95,7 +95,7 @@ class EngineWatch:
         self.sentinel = SentinelMemory()
         self.cpu = CpuMemory()
         self.signals: Signals | None = None
-        self.verdict = Verdict(Cause.NONE, {})
+        self.verdict = Verdict(Cause.NONE)
         self.pressure = Backpressure()
         self.queues = Queues()
         self.cause_ns: dict[str, int] = {}
@@ -116,6 +116,7 @@ class EngineWatch:
         self._arrivals: deque[tuple[int, int]] = deque()
         # half a second from layer 2, so that no tick of an engine has both
         self._buckets = Buckets(BUCKET_NS + (phase_ns(row) + SLOW_NS // 2) % SLOW_NS)
+        self._came: deque[float] = deque()
         self._chooser = Chooser(OUTLOOK_S, PLANNED_SHARE)
         self.loads: deque[tuple[int, ...]] = deque(maxlen=LOADS_KEPT)
         """The engine's queues, the newest last."""
@@ -277,22 +278,34 @@ class EngineWatch:
         every_ns = SAMPLE_EVERY_NS if self.link is not None else UNTUNED_SAMPLE_EVERY_NS
         return now_ns - self.sampled_ns >= every_ns
 
+    def look_ahead(self) -> None:
+        """Take what came into the outlook, once a second: no decision has to wait for that."""
+        while self._came:
+            self._chooser.observe(self._came.popleft())
+
+    def look_first(self, now_ns: int) -> None:
+        """Read what no decision may be without: what stops the engine, while something is late.
+
+        And all there is before the first: what grew until then is not of the first window.
+        """
+        if not self.looked_ns:
+            self.look_around(now_ns)
+        elif self.at_risk:
+            self._look_at_quota()
+
     def look_around(self, now_ns: int) -> None:
-        """Read what the kernel says of the engine's cgroups, if it is time to."""
-        every_ns = LOOK_CLOSELY_NS if self.at_risk else LOOK_EVERY_NS
-        is_due = now_ns - self.looked_ns >= every_ns
-        # while something is late, what stops the engine has to be known at once
-        if self._throttling_reader is not None and (is_due or self.at_risk):
-            if is_due:
-                # another file may be in its place
-                self._throttling_reader.close()
-            try:
-                self.throttled_ns = self._throttling_reader.throttled_ns()
-            except CgroupError as error:
-                self.group_detail = str(error)
-        if is_due:
-            self.looked_ns = now_ns
-            self.look()
+        """Read what the kernel says of the engine's cgroups, if it is time to.
+
+        That takes as long as a decision, and explains what is late the tick after as well.
+        """
+        if now_ns - self.looked_ns < (LOOK_CLOSELY_NS if self.at_risk else LOOK_EVERY_NS):
+            return
+        self.looked_ns = now_ns
+        if self._throttling_reader is not None:
+            # another file may be in its place
+            self._throttling_reader.close()
+        self._look_at_quota()
+        self.look()
 
     def look(self) -> None:
         """Read what memory and want of a CPU cost it, and whether its socket is there."""
@@ -300,6 +313,14 @@ class EngineWatch:
             self.group_pressure = self._pressure_reader.read()
         if self.link is not None:
             self.is_removed = self.link.client is not None and not self.link.path.exists()
+
+    def _look_at_quota(self) -> None:
+        if self._throttling_reader is None:
+            return
+        try:
+            self.throttled_ns = self._throttling_reader.throttled_ns()
+        except CgroupError as error:
+            self.group_detail = str(error)
 
     def close(self) -> None:
         """Close what is open."""
@@ -343,6 +364,7 @@ class EngineWatch:
         self._arrivals.clear()
         self._progress = Progress()
         self._unsent = UnsentWatch(self.policy.slo.gap_ms * 1e6)
+        self.looked_ns = 0
         self.figures.resume(now_ns)
         self.memory.forget()
         self.cpu = replace(self.cpu, calm_ns=None, idle_ns=None, trouble_ns=None)
@@ -415,6 +437,8 @@ class EngineWatch:
         self._steps.extend(steps)
         while self._steps and self._steps[0].end_ns < self._samples[0].now_ns:
             self._steps.popleft()
+        while self._disturbed and (not self._steps or self._disturbed[0] < self._steps[0].index):
+            self._disturbed.popleft()
 
     def _keep_load(self, now_ns: int, engine: EngineNow | None) -> None:
         """The engine's queues once every `LOAD_EVERY_NS` of the clock, for the agent's stages."""
@@ -429,8 +453,7 @@ class EngineWatch:
         """Prompt tokens a second to plan for: what came in the last seconds, or what may come."""
         if engine is None:
             return 0.0
-        for per_s in self._buckets.take(now_ns, engine.prompt_tokens_total):
-            self._chooser.observe(per_s)
+        self._came.extend(self._buckets.take(now_ns, engine.prompt_tokens_total))
         arrivals = self._arrivals
         if arrivals and engine.prompt_tokens_total < arrivals[-1][1]:
             arrivals.clear()

@@ -17,6 +17,7 @@ from typing import Any, Final
 Message = dict[str, Any]
 
 _READ_BYTES: Final = 1 << 16
+_json: Final = json.JSONEncoder(separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class Channel:
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Send a message, or as much of it as goes out now."""
-        self._outbox += json.dumps(message, separators=(",", ":")).encode() + b"\n"
+        self._outbox += _json.encode(message).encode() + b"\n"
         self.flush()
 
     def flush(self) -> None:

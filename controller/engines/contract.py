@@ -12,6 +12,8 @@ from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
+_json: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
 PROTOCOL_VERSION: Final = 1
 MAX_LINE_BYTES: Final = 64 * 1024
 """A longer line ends the connection: nothing in the contract needs one."""
@@ -147,7 +149,7 @@ class Hello:
 
 def encode(message: Mapping[str, Any]) -> bytes:
     """One message as the line that goes over the wire."""
-    return json.dumps(message, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+    return _json.encode(message).encode() + b"\n"
 
 
 def decode(line: bytes) -> dict[str, Any]:

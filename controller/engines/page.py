@@ -109,9 +109,11 @@ class Step:
     kv_tokens: int
 
 
-_figures: Final[Callable[[EngineNow], tuple[int, ...]]] = attrgetter(
+figures: Final[Callable[[EngineNow], tuple[int, ...]]] = attrgetter(
     *(field.name for field in fields(EngineNow))
 )
+"""Its fields as a tuple, in their order."""
+
 _step_figures: Final[Callable[[Step], tuple[int, ...]]] = attrgetter(
     *(field.name for field in fields(Step))
 )
@@ -151,7 +153,7 @@ class PageWriter:
 
     def write(self, now: EngineNow, step: Step | None = None) -> None:
         """Publish `now`, and `step` if one has just ended."""
-        self.publish(array("Q", _figures(now)), () if step is None else _step_figures(step))
+        self.publish(array("Q", figures(now)), () if step is None else _step_figures(step))
 
     def publish(self, now: "array[int]", step: tuple[int, ...] = ()) -> None:
         """As `write`, for who can't spend the microseconds that the objects cost.

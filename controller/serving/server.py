@@ -19,6 +19,7 @@ from controller.engines.contract import MAX_LINE_BYTES, ContractError, decode, e
 from controller.serving.calls import Calls
 from controller.serving.served import Served
 from controller.serving.unix_socket import admits, listen
+from controller.slices import shorten
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +30,9 @@ MAX_UNREAD_BYTES: Final = 256 * 1024
 """Answers and events a client has not read; beyond this it is closed."""
 
 LINES_A_TURN: Final = 16
+
+SLICE_NS: Final = 100_000
+"""Of this thread's turns on the CPU, the shortest there is; an answer takes one or two."""
 
 NS_PER_MS: Final = 1_000_000
 
@@ -94,6 +98,8 @@ class AdminServer:
             pass
 
     def _run(self) -> None:
+        # whoever asks waits, beside threads that compute for milliseconds at a time
+        shorten(SLICE_NS)
         while not self._stopping:
             for key, _ in self._selector.select(self._timeout_s()):
                 key.data()

@@ -142,6 +142,7 @@ class Ours:
         signals = watch.take(seen.now_ns, seen.counters, 0, 0.0, pressure)
         inputs = watch.inputs("control", signals, pressure, CpuView(None, 0, 1))
         watch.core, proposal = decide_batch_of(inputs)
+        watch.look_ahead()
         self._heard(inputs, proposal)
         if proposal is None:
             return None

@@ -9,22 +9,27 @@ import gc
 import json
 import mmap
 import os
+from array import array
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
 from bpf.layout import COUNTERS, EVENT, HEALTH, STREAM, EventKind, parse_event
 from bpf.readers import CounterReader
+from controller.engines.contract import Hello, Knob
 from controller.engines.page import PageWriter
 from controller.plugins.vllm.hand import RECOUNT_STEPS, Hand
 from controller.plugins.vllm.knobs import Limits, offered, traits_of
 from controller.plugins.vllm.kv_cache import KvCache
 from controller.plugins.vllm.leased import Leased
 from controller.plugins.vllm.scheduler import extended
+from controller.policy_model import Engine, Match
 from controller.recording import decide_batch_of, decide_cpu_of, inputs_of
+from controller.watch import EngineWatch
 from tests.engines.vllm.inside.planned import Planned
 
 INPUTS: Final = Path(__file__).parent / "inputs.json"
@@ -35,6 +40,7 @@ WARM: Final = RECOUNT_STEPS
 """Turns before: the interpreter fits itself to what it runs."""
 
 RUNNING: Final = 32
+TICK_NS: Final = 17_000_000
 EVENT_BYTES: Final = EVENT.size + STREAM.size
 
 Turn = Callable[[], object]
@@ -47,6 +53,7 @@ def paths(directory: Path) -> dict[str, Turn]:
         reader = reader_of(cpus)
         made[f"counters of a target, {cpus} CPUs"] = partial(reader.counters, 1)
         made[f"CPU time of a target, {cpus} CPUs"] = partial(reader.run_ns, 1)
+    made["collect an engine"] = collecting(directory)
     made["an event of a stream"] = event()
     for name, fields in json.loads(INPUTS.read_text()).items():
         inputs = inputs_of(fields)
@@ -82,6 +89,44 @@ def event() -> Turn:
     fields = (*range(10**12, 10**12 + 13), *range(12), 200, 3, 8000, 40_000, 2, b"\x7f\0\0\1")
     raw = EVENT.pack(10**12, EventKind.END, 1) + STREAM.pack(*fields)
     return lambda: parse_event(raw)
+
+
+def collecting(directory: Path) -> Turn:
+    """What a tick reads and makes of an engine, one of whose steps has just ended."""
+    watch = EngineWatch(
+        Engine("e", Match("port", 1), admin_socket=directory / "none"), 1, None, 500
+    )
+    page, reader = PageWriter(directory / "collected"), reader_of(2)
+    knobs = {"max_running": Knob("max_running", 1, 64, 64, "requests")}
+    assert watch.link is not None
+    watch.link._showing.begin(
+        Hello("test", "1", "first", 1, knobs, page=str(page.path)), restarted=False
+    )
+    ticks = count(1)
+
+    def turn() -> None:
+        index = next(ticks)
+        now_ns = 10**12 + index * TICK_NS
+        prefill, decode, kv = index * 397 % 2048, 8, 4000
+        step_ns = 8_000_000 + 60_000 * prefill
+        now = (
+            now_ns,
+            index,
+            2,
+            decode,
+            600,
+            now_ns - step_ns,
+            kv,
+            60_000,
+            index,
+            index,
+            100 * index,
+        )
+        page.publish(array("Q", (*now, *[0] * 11)), (index, now_ns, step_ns, prefill, decode, kv))
+        watch.look_first(now_ns)
+        watch.take(now_ns, reader.counters(1), 0, 0.0, 0.1)
+
+    return turn
 
 
 def plugin_step(directory: Path) -> Turn:

@@ -21,8 +21,7 @@ class Lab:
         self.outcomes = Outcomes(lambda tag, outcome: self.written.append((tag, outcome)))
 
     def passes(self, seconds: float, good: int = 0, **growth: int) -> Moment:
-        counters = replace(
-            self.now.counters,
+        counters = self.now.counters._replace(
             **{name: getattr(self.now.counters, name) + by for name, by in growth.items()},
         )
         self.now = Moment(

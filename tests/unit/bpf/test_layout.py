@@ -2,7 +2,6 @@
 
 import ctypes
 from collections.abc import Iterator
-from dataclasses import fields
 from enum import IntEnum
 from ipaddress import ip_address
 from struct import Struct
@@ -123,7 +122,7 @@ def test_every_enum_of_the_header_is_checked_here() -> None:
 
 @pytest.mark.parametrize(("name", "here"), [("counters", Counters), ("health", Health)])
 def test_fields_stand_in_the_headers_order(name: str, here: type[Counters] | type[Health]) -> None:
-    ours = [field.name for field in fields(here)]
+    ours = list(Counters._fields if here is Counters else Health.__slots__)
     theirs = [field for field in field_names(STRUCTS[name]) if field in ours or field != "pad"]
     assert ours == theirs
 
@@ -256,7 +255,7 @@ def test_an_edge_is_read_as_the_kernel_wrote_it(
 
 
 def test_since_subtracts_every_counter() -> None:
-    names = [field.name for field in fields(Counters)]
+    names = Counters._fields
     earlier = Counters(*range(len(names)))
     later = Counters(*(10 + 3 * number for number in range(len(names))))
     expected = Counters(*(10 + 2 * number for number in range(len(names))))

@@ -10,7 +10,7 @@ from bpf.layout import COUNTERS, HEALTH, HISTOGRAM, Counters, Health
 from bpf.readers import CounterReader, parse_histogram
 
 ROWS = 3
-FIELDS = len(Counters.__slots__)
+FIELDS = len(Counters._fields)
 MOST = (1 << 64) - 1
 
 

@@ -5,7 +5,6 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,10 +125,9 @@ class Kernel:
     def count(self, row: int, **growth: int) -> None:
         """Let the counters of a target grow."""
         old = self._rows[row]
-        new = replace(old, **{name: getattr(old, name) + by for name, by in growth.items()})
+        new = old._replace(**{name: getattr(old, name) + by for name, by in growth.items()})
         self._rows[row] = new
-        values = [getattr(new, name) for name in Counters.__slots__]
-        COUNTERS.pack_into(self._map, row * COUNTERS.size, *values)
+        COUNTERS.pack_into(self._map, row * COUNTERS.size, *new)
 
     def close(self) -> None:
         self._map.close()

@@ -106,8 +106,8 @@ def run(load: Load, seconds: float, slo: Slo, controlled: bool = True) -> Run:
                     late += 1
                     done.late.append(now_ns / SECOND)
             last_token[sequence.key] = now_ns
-        counters = replace(
-            counters, run_ns=counters.run_ns + step_ns, gaps_over=counters.gaps_over + late
+        counters = counters._replace(
+            run_ns=counters.run_ns + step_ns, gaps_over=counters.gaps_over + late
         )
         scheduler.advance(plan, (), now_ns)
         if now_ns < tick_ns or not controlled:

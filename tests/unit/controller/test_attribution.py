@@ -292,7 +292,7 @@ def network_troubles(draw: st.DrawFn) -> tuple[dict[str, int], Unsent]:
 def plus(signals: Signals, **gained: int) -> Signals:
     kernel = signals.kernel
     more = {name: getattr(kernel, name) + by for name, by in gained.items()}
-    return replace(signals, kernel=replace(kernel, **more))
+    return replace(signals, kernel=kernel._replace(**more))
 
 
 READ = {
@@ -300,7 +300,7 @@ READ = {
     *("retransmits", "loss_probes", "chunks", "writes_stalled", "writes_held", "blocked_ns"),
 }
 """Counters that a verdict rests upon; it is the same whatever the others are."""
-UNREAD = sorted(set(Counters.__slots__) - READ)
+UNREAD = sorted(set(Counters._fields) - READ)
 
 BOUNDS: list[tuple[str, dict[str, Any], str, int, Cause, Cause]] = [
     # what else there is, the figure in question, its least value that counts, and the causes
@@ -481,7 +481,7 @@ def test_trouble_on_the_way_never_hides_what_comes_before_it(
 def test_the_cause_does_not_depend_on_anything_else(
     signals: Signals, unread: list[int], rest: dict[str, Any]
 ) -> None:
-    kernel = replace(signals.kernel, **dict(zip(UNREAD, unread, strict=True)))
+    kernel = signals.kernel._replace(**dict(zip(UNREAD, unread, strict=True)))
     other = replace(signals, kernel=kernel, **rest)
     assert attribute(other, SLO, PRESSURE).cause is attribute(signals, SLO, PRESSURE).cause
 

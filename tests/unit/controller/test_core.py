@@ -44,7 +44,7 @@ def second(
 
 def course(state: CoreState, passed: Counters, seconds: int, cause: Cause) -> CoreState:
     """The state after seconds in each of which the same was counted; stops at a proposal."""
-    names = Counters.__slots__
+    names = Counters._fields
     for at in range(seconds):
         totals = Counters(*(at * getattr(passed, name) for name in names))
         state, _ = second(state, at + 1, totals, cause)
@@ -52,7 +52,7 @@ def course(state: CoreState, passed: Counters, seconds: int, cause: Cause) -> Co
 
 
 LATE: Final = Counters(gaps=100, gaps_over=20, chunks=104, requests=4, first_chunks=4)
-GOOD: Final = replace(LATE, gaps_over=0)
+GOOD: Final = LATE._replace(gaps_over=0)
 
 
 def test_the_margin_shrinks_while_gaps_are_late_for_the_batchs_sake() -> None:
@@ -60,7 +60,7 @@ def test_the_margin_shrinks_while_gaps_are_late_for_the_batchs_sake() -> None:
 
 
 def test_the_margin_grows_while_no_gap_is_late_and_requests_wait_long() -> None:
-    waiting = replace(GOOD, ttft_over=1)
+    waiting = GOOD._replace(ttft_over=1)
     assert course(CoreState(), waiting, 5, Cause.NONE).trim.margin > START
 
 
@@ -83,20 +83,20 @@ def test_what_others_do_moves_no_margin(cause: Cause) -> None:
 
 @pytest.mark.parametrize("cause", sorted(ON_THE_WAY))
 def test_gaps_that_were_late_on_the_way_shrink_no_margin(cause: Cause) -> None:
-    unsent = replace(LATE, gaps_unsent=LATE.gaps_over)
+    unsent = LATE._replace(gaps_unsent=LATE.gaps_over)
     assert course(CoreState(), unsent, 5, cause).trim.margin == START
 
 
 @pytest.mark.parametrize("cause", sorted(ON_THE_WAY))
 def test_beside_them_the_margin_shrinks_for_the_engines_own(cause: Cause) -> None:
-    some = replace(LATE, gaps_unsent=LATE.gaps_over // 2)
+    some = LATE._replace(gaps_unsent=LATE.gaps_over // 2)
     assert course(CoreState(), some, 5, cause).trim.margin < START
 
 
 def test_a_point_is_not_blamed_for_gaps_that_were_late_on_the_way() -> None:
     free = course(CoreState(), GOOD, 15, Cause.NONE)
     held = replace(free, batch=HELD.batch, slow_ns=None)
-    unsent = replace(LATE, gaps_unsent=LATE.gaps_over)
+    unsent = LATE._replace(gaps_unsent=LATE.gaps_over)
     assert course(held, unsent, 60, Cause.SLOW_READER).trial.roll_backs == 0
 
 
@@ -112,7 +112,7 @@ def test_one_tick_that_others_disturbed_spoils_its_second() -> None:
 def test_a_point_that_does_harm_is_given_back_and_not_set_again_in_the_pause() -> None:
     free = course(CoreState(), GOOD, 15, Cause.NONE)
     held = replace(free, batch=HELD.batch, slow_ns=None)
-    names = Counters.__slots__
+    names = Counters._fields
     released = None
     at = 16
     while released is None and at < 60:

@@ -39,7 +39,7 @@ def test_as_many_more_fit_as_the_kv_cache_holds_of_their_size() -> None:
     room = room_of(MemoryView(), NONE, EngineNow(running=10, kv_used=5_000, kv_total=10_000))
     # up to the watermark of 95%: nine more of 500 tokens
     assert room.running == 19
-    assert "KV cache has room for 19 requests of 500 tokens" in room.running_why
+    assert "KV cache has room for 19 requests of 500 tokens" in room.running_why()
     assert room.tokens == 5_000
 
 
@@ -49,7 +49,7 @@ def test_as_many_more_fit_as_the_cgroup_has_memory_for() -> None:
     room = room_of(view, NONE, engine)
     # a twentieth of the limit is kept free
     assert room.running == 15
-    assert "memory has room for 15 requests of 10.0 MiB" in room.running_why
+    assert "memory has room for 15 requests of 10.0 MiB" in room.running_why()
 
 
 def test_in_danger_nothing_is_raised() -> None:
@@ -67,14 +67,14 @@ def test_in_danger_nothing_is_raised() -> None:
 
 
 def test_a_raise_is_clipped_to_what_fits_and_says_why() -> None:
-    room = Room(running=30, running_why="there is room for 30")
+    room = Room(running=30, running_why=lambda: "there is room for 30")
     point, why = within(room, {"max_running": 64}, {"max_running": 20}, KNOBS)
     assert point == {"max_running": 30}
     assert why == "max_running is not raised to 64: there is room for 30"
 
 
 def test_giving_a_knob_back_is_a_raise_too() -> None:
-    room = Room(running=30, running_why="there is room for 30")
+    room = Room(running=30, running_why=lambda: "there is room for 30")
     before = {"max_running": 40.0}
     assert within(room, {"max_running": 64}, before, KNOBS)[0] == {"max_running": 40}
 

@@ -92,7 +92,7 @@ class Engine:
                 self.finished += 1
                 self.good += not request.late_gap
         fields = {name: getattr(self.total, name) + more for name, more in counted.items()}
-        self.total = replace(self.total, **fields)
+        self.total = self.total._replace(**fields)
 
     def shown(self) -> EngineNow:
         oldest = self.waiting[0].arrived_ms * 1_000_000 if self.waiting else 0

@@ -6,6 +6,7 @@ import pytest
 from bpf.layout import Counters
 from controller.cpu_limits import CpuMemory
 from controller.engines.page import EngineNow
+from controller.memory_sentinel import Bound, MemoryView
 from controller.pace import FLOWING_MS, IDLE_MS, UNTUNED_MS, period_ms
 from controller.policy_model import Controller, Engine, Match
 from controller.watch import EngineWatch
@@ -16,7 +17,7 @@ TICK_NS = 17_000_000
 
 QUIET = Counters()
 STREAMING = Counters(requests=3, responses=3, chunks=100)
-MORE = replace(STREAMING, chunks=106, gaps=6)
+MORE = STREAMING._replace(chunks=106, gaps=6)
 
 
 def watch(
@@ -42,11 +43,19 @@ def test_while_streams_flow_in_time_there_is_some() -> None:
     assert period(watch(QUIET, QUIET), watch(STREAMING, MORE)) == FLOWING_MS
 
 
+def test_what_is_found_to_run_short_of_memory_after_a_tick_does_not_wait_for_a_late_one() -> None:
+    made = watch(STREAMING, MORE)
+    made.memory.view = MemoryView((Bound("/e", 1000, 900, growth=1.0),))
+    assert period(made) == FLOWING_MS
+    made.memory.view = MemoryView((Bound("/e", 1000, 100, growth=50.0),))
+    assert period(made) == SLOW
+
+
 def test_an_engine_without_knobs_has_nothing_to_be_set_ahead_of_need() -> None:
     assert period() == UNTUNED_MS
     assert period(watch(STREAMING, MORE, socket=None)) == UNTUNED_MS
     assert period(watch(QUIET, QUIET, socket=None), watch(QUIET, QUIET)) == IDLE_MS
-    assert period(watch(STREAMING, replace(MORE, gaps_over=1), socket=None)) == SLOW
+    assert period(watch(STREAMING, MORE._replace(gaps_over=1), socket=None)) == SLOW
 
 
 def test_a_stream_under_way_is_a_stream_though_nothing_came_of_it_for_long() -> None:
@@ -62,7 +71,7 @@ def test_a_stream_under_way_is_a_stream_though_nothing_came_of_it_for_long() -> 
     ids=lambda late: next(iter(late)),
 )
 def test_what_is_late_is_looked_at_at_every_tick(late: dict[str, int]) -> None:
-    assert period(watch(STREAMING, replace(MORE, **late))) == SLOW
+    assert period(watch(STREAMING, MORE._replace(**late))) == SLOW
 
 
 def test_who_waits_in_the_engines_queue_is_looked_at_at_every_tick() -> None:
@@ -78,11 +87,11 @@ def test_the_more_pressure_the_sooner(pressure: float, expected: float) -> None:
 
 
 def test_short_waits_for_a_cpu_are_no_reason_to_hurry() -> None:
-    often = replace(MORE, run_ns=2_000_000, wait_ns=20_000_000, wait_other_ns=20_000_000, waits=40)
+    often = MORE._replace(run_ns=2_000_000, wait_ns=20_000_000, wait_other_ns=20_000_000, waits=40)
     made = watch(STREAMING, often)
     assert made.pressure.cpu > CONTROL.backpressure_threshold
     assert period(made) == FLOWING_MS
-    assert period(watch(STREAMING, replace(often, waits_over=1))) == FAST
+    assert period(watch(STREAMING, often._replace(waits_over=1))) == FAST
 
 
 def test_while_anything_is_held_every_tick_counts() -> None:
@@ -94,7 +103,7 @@ def test_while_anything_is_held_every_tick_counts() -> None:
 
 
 def test_one_engine_in_need_is_enough() -> None:
-    late = watch(STREAMING, replace(MORE, gaps_over=1))
+    late = watch(STREAMING, MORE._replace(gaps_over=1))
     assert period(watch(QUIET, QUIET), late) == SLOW
     assert period(watch(QUIET, QUIET), watch(QUIET, QUIET, 0.8)) == FAST
 

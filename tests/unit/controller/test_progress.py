@@ -117,9 +117,9 @@ def test_without_a_page_the_kernels_count_of_requests_is_the_work() -> None:
     engine = Engine(None)
     engine.counters = Counters(requests=3, ends_complete=1, ends_early=1)
     assert engine.run(400 * MS) is not None
-    engine.counters = replace(engine.counters, chunks=1)
+    engine.counters = engine.counters._replace(chunks=1)
     ended = engine.run(TICK_NS)
-    engine.counters = replace(engine.counters, ends_complete=2)
+    engine.counters = engine.counters._replace(ends_complete=2)
     engine.run(SECOND)
     assert engine.progress.stall == ended
 

@@ -18,6 +18,7 @@ from controller.watch import ARRIVALS_NS, LOAD_EVERY_NS, LOADS_KEPT, WINDOW_NS, 
 from controller.watch_status import status_of
 
 from .peers import PAGELESS, STATE, Peer
+from .rig import Cgroups
 from .situations import MS, SECOND
 
 ALONE: Final = Engine("e", Match("port", 1), slo=Slo(ttft_ms=1000, gap_ms=100))
@@ -49,6 +50,7 @@ class Lab:
         self.now_ns += after_ns
         self.counters = grown(self.counters, **growth)
         self.watch.take(self.now_ns, self.counters, 0, 0.0, 0.1)
+        self.watch.look_ahead()
 
     def step(self, step_ns: int, prefill: int = 10, **now: int) -> None:
         """The engine ends a step now."""
@@ -81,7 +83,7 @@ def alone() -> EngineWatch:
 
 
 def grown(counters: Counters, **growth: int) -> Counters:
-    return replace(counters, **{name: getattr(counters, name) + by for name, by in growth.items()})
+    return counters._replace(**{name: getattr(counters, name) + by for name, by in growth.items()})
 
 
 def take(watch: EngineWatch, now_ns: int, counters: Counters, injected: float = 0.0) -> Signals:
@@ -207,6 +209,37 @@ def test_what_was_served_before_the_watch_began_is_no_arrival(lab: Lab) -> None:
     for _ in range(20):
         lab.take()
     assert rate_of(lab) == 0
+
+
+def test_what_the_quota_took_while_nobody_looked_is_of_no_window(tmp_path: Path) -> None:
+    """Before the first look, and in a pause."""
+    cgroups = Cgroups(tmp_path)
+    cgroups.make("e")
+    watch = EngineWatch(ALONE, 1, cgroups.group("e"), 500)
+    took = []
+    for at_ns in (10 * SECOND, 10 * SECOND + TICK_NS, 60 * SECOND, 60 * SECOND + TICK_NS):
+        if at_ns == 60 * SECOND:
+            watch.resume(at_ns)
+        cgroups.write("e", "cpu.stat", f"nr_periods 1\nnr_throttled 1\nthrottled_usec {at_ns}")
+        watch.look_first(at_ns)
+        took.append(watch.take(at_ns, Counters(), 0, 0.0, 0.1).throttled_ns)
+        watch.look_around(at_ns)
+    watch.close()
+    assert took == [0] * 4
+
+
+def test_what_the_quota_takes_while_something_is_late_is_read_at_once(tmp_path: Path) -> None:
+    cgroups = Cgroups(tmp_path)
+    cgroups.make("e")
+    watch = EngineWatch(ALONE, 1, cgroups.group("e"), 500)
+    for number in range(1, 4):
+        at_ns = 10 * SECOND + number * TICK_NS
+        text = f"nr_periods 1\nnr_throttled 1\nthrottled_usec {1000 * number}"
+        cgroups.write("e", "cpu.stat", text)
+        watch.look_first(at_ns)
+        signals = watch.take(at_ns, Counters(gaps_over=number), 0, 0.0, 0.1)
+    watch.close()
+    assert signals.throttled_ns == 2 * MS
 
 
 def test_time_under_a_cause_adds_up(alone: EngineWatch) -> None:
