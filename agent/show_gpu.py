@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from agent.layout import also, bullets, cut, heading, indent, table_of
+from agent.layout import bullets, cut, heading, indent, table_of
 from agent.words import UNKNOWN, Json, figure
 
 _SHADES: Final = " ▁▂▃▄▅▆▇█"
@@ -29,6 +29,12 @@ def gpu(answer: Json) -> RenderableType:
     limits = answer.get("mps")
     if limits:
         parts += [heading("limits on MPS clients"), indent(_limits(limits))]
+        said = [
+            f"{each['name']}: {each['detail']}"
+            for each in limits
+            if each["state"] not in {"ok", "off", "shadow"}
+        ]
+        parts += [bullets(said)] if said else []
     for each in answer["heat"]:
         shown = min(_COLUMNS, max((len(row["sm_percent"]) for row in each["rows"]), default=0))
         minutes = figure(shown * each["step_s"] / 60)
@@ -88,7 +94,7 @@ def _limits(limits: Sequence[Json]) -> Table:
             figure(each["percent"], "%") if held else "no limit",
             figure(each["before"], "%"),
             str(each["servers"]) if held else UNKNOWN,
-            Text(f"{each['state']}{also(each['detail'])}"),
+            each["state"],
         )
     return table
 

@@ -138,9 +138,7 @@ def probe(lib: Libbpf | None) -> Features:
     def map_type(number: int) -> bool:
         return can_ask and lib is not None and lib.libbpf_probe_bpf_map_type(number, None) == 1
 
-    def arguments(tracepoint: str) -> int:
-        return (tracepoint_arguments(lib, tracepoint) if lib else None) or 0
-
+    arguments = tracepoint_arguments(lib, TRACEPOINTS) if lib else {}
     return Features(
         libbpf=lib is not None,
         btf=_BTF.exists(),
@@ -149,10 +147,10 @@ def probe(lib: Libbpf | None) -> Features:
         socket_storage=helper(_PROG_TYPE_CGROUP_SKB, _HELPER_SK_STORAGE_GET),
         ring_buffer=map_type(_MAP_TYPE_RINGBUF),
         loop=helper(_PROG_TYPE_CGROUP_SKB, _HELPER_LOOP),
-        prev_state=arguments("sched_switch") >= 4,
-        retransmit_error=arguments("tcp_retransmit_skb") >= 3,
+        prev_state=arguments.get("sched_switch", 0) >= 4,
+        retransmit_error=arguments.get("tcp_retransmit_skb", 0) >= 3,
         sched_info=notes_waits(_OWN_WAITS),
-        tracepoints=frozenset(name for name in TRACEPOINTS if arguments(name)),
+        tracepoints=frozenset(name for name, count in arguments.items() if count),
         hz=ticks_a_second(),
         cpu_on_v1=cpu_on_v1,
         cgroup2=cgroup2,

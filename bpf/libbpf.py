@@ -8,7 +8,7 @@ distribution; 1.1 (Debian 12) is the oldest this was run with. libbpf's own word
 import ctypes
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
 from functools import cache
@@ -362,21 +362,29 @@ def count_runs(lib: Libbpf) -> int:
     return lib.check(lib.bpf_enable_stats(_STATS_RUN_TIME), "count the programs' runs")
 
 
-def tracepoint_arguments(lib: Libbpf, name: str) -> int | None:
-    """How many arguments a kernel tracepoint has, by the kernel's BTF; None without either."""
+def tracepoint_arguments(lib: Libbpf, names: Iterable[str]) -> dict[str, int]:
+    """How many arguments each of these kernel tracepoints has that the kernel's BTF knows.
+
+    All at once: to read that BTF takes ten milliseconds.
+    """
     btf = lib.btf__load_vmlinux_btf()
     if not btf:
-        return None
+        return {}
     try:
-        found = lib.btf__find_by_name_kind(btf, f"btf_trace_{name}".encode(), _BTF_KIND_TYPEDEF)
-        if found < 0:
-            return None
-        pointer = lib.btf__type_by_id(btf, found).contents.size_or_type
-        proto = lib.btf__type_by_id(btf, pointer).contents.size_or_type
-        # the first parameter of a tracepoint's callback is its private data
-        return int(lib.btf__type_by_id(btf, proto).contents.info & 0xFFFF) - 1
+        found = {name: _arguments(lib, btf, name) for name in names}
     finally:
         lib.btf__free(btf)
+    return {name: count for name, count in found.items() if count is not None}
+
+
+def _arguments(lib: Libbpf, btf: int, tracepoint: str) -> int | None:
+    found = lib.btf__find_by_name_kind(btf, f"btf_trace_{tracepoint}".encode(), _BTF_KIND_TYPEDEF)
+    if found < 0:
+        return None
+    pointer = lib.btf__type_by_id(btf, found).contents.size_or_type
+    proto = lib.btf__type_by_id(btf, pointer).contents.size_or_type
+    # the first parameter of a tracepoint's callback is its private data
+    return int(lib.btf__type_by_id(btf, proto).contents.info & 0xFFFF) - 1
 
 
 class Map:

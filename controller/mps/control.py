@@ -19,6 +19,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from controller.plain import plain
+
 PROGRAM: Final = "nvidia-cuda-mps-control"
 PIPE_DIRECTORY: Final = "CUDA_MPS_PIPE_DIRECTORY"
 """The environment variable that says which daemon: of the program, and of each client."""
@@ -152,7 +154,7 @@ class Control:
                 State.HUNG, f"{command} was not answered in {CALL_TIMEOUT_S:g} s"
             ) from None
         if process.returncode:
-            words = " ".join(f"{err} {out}".split())
+            words = plain(" ".join(f"{err} {out}".split()))
             state = State.NO_DAEMON if _NOBODY in words.lower() else State.REFUSED
             raise MpsError(
                 state,

@@ -68,21 +68,23 @@ def test_killed_with_its_controller_the_guard_gives_it_back(
         becomes(lambda: gone([guard]))
 
 
-def test_killed_with_its_guard_the_unit_s_undo_and_the_next_start_give_it_back(
+def test_killed_with_its_guard_the_next_start_and_the_unit_s_undo_give_it_back(
     node: Node, site: Site, daemon: Daemon
 ) -> None:
     site.write(node.targets() + table(daemon), "control")
-    for undo in (True, False):
-        with site.sitsd() as sitsd:
-            limited(sitsd, daemon)
-            killed(sitsd, guard=True)
-        assert daemon.default == 30
-        if undo:
-            assert "default 30 → 100" in site.run("--undo").stdout
-            assert given_back(daemon)
-    site.write(node.targets())
-    with site.sitsd():
+    with site.sitsd() as sitsd:
+        limited(sitsd, daemon)
+        killed(sitsd, guard=True)
+    assert daemon.default == 30
+    site.write(node.targets() + table(daemon))
+    with site.sitsd() as sitsd:
         becomes(lambda: given_back(daemon))
+        sitsd.api.set_mode("control", "a test")
+        limited(sitsd, daemon)
+        killed(sitsd, guard=True)
+    assert daemon.default == 30
+    assert "default 30 → 100" in site.run("--undo").stdout
+    assert given_back(daemon)
 
 
 def test_it_is_shown_follows_the_mode_and_a_program_that_hangs_does_not_hold_up_the_end(

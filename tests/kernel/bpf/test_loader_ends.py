@@ -32,7 +32,7 @@ pytestmark = pytest.mark.kernel
 
 
 def test_a_missing_object_is_named(agent: Agent, tmp_path: Path) -> None:
-    with pytest.raises(LibbpfError, match=f"^could not open BPF object {tmp_path}/sched.bpf.o"):
+    with pytest.raises(LibbpfError, match=f"^could not open BPF object {tmp_path}/socket.bpf.o"):
         agent.start(tmp_path)
 
 

@@ -75,6 +75,13 @@ def test_a_refusal_has_the_daemon_s_words(daemon: Daemon) -> None:
     assert caught.value.state is State.REFUSED
 
 
+def test_a_daemon_s_words_are_printable(daemon: Daemon) -> None:
+    daemon.set(refuses={"get_default_active_thread_percentage": "no\x1b[2J\nNOT A LINE"})
+    with pytest.raises(MpsError) as caught:
+        Control(daemon.directory).read()
+    assert str(caught.value).isprintable()
+
+
 def test_a_server_that_does_not_say_is_left_out(daemon: Daemon) -> None:
     daemon.set(servers={"4242": 40.0}, refuses={"get_active_thread_percentage": "gone"})
     assert Control(daemon.directory).read() == {"default": 100}
