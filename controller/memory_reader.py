@@ -1,16 +1,16 @@
 """Reads how much memory an engine's cgroups and the machine have left, cgroup v2 and v1.
 
-Every file is opened once. What counts as used is what reclaim can't give back: the kernel frees
+What counts as used is what reclaim can't give back: the kernel frees
 clean file pages before it kills, so they are not used up.
 """
 
-import os
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from controller.limits.cgroup import MOUNTINFO, CgroupError, Group, cgroup_mounts, membership_in
+from controller.limits.kept_open import KeptOpen
 from controller.pressure import parse_figures, places_of
 
 MEMINFO: Final = Path("/proc/meminfo")
@@ -24,7 +24,6 @@ counts of all groups below it."""
 LIMITS_EVERY: Final = 4
 """Looks, until what the limits are is read again."""
 
-_READ_BYTES: Final = 16 * 1024
 _RECLAIMABLE: Final = {
     1: ("total_inactive_file", "total_active_file"),
     2: ("inactive_file", "active_file", "slab_reclaimable"),
@@ -130,10 +129,7 @@ def memory_used(directory: Path) -> int | None:
 
 
 class MemoryReader:
-    """Reads them for the processes of one group. Nothing here raises: what can't be read is none.
-
-    `reads` counts system calls for files read since the start.
-    """
+    """Reads them for the processes of one group. Nothing raises: what can't be read is none."""
 
     def __init__(self, group: Group | None, meminfo: Path = MEMINFO) -> None:
         """Without a `group` only the machine is looked at."""
@@ -141,10 +137,14 @@ class MemoryReader:
         self._meminfo = meminfo
         self._groups: tuple[Directory, ...] = ()
         self._pressure: Path | None = None
-        self._files: dict[Path, int | None] = {}
+        self._files = KeptOpen()
         self._limits: dict[Path, int | None] = {}
         self._looks = 0
-        self.reads = 0
+
+    @property
+    def reads(self) -> int:
+        """System calls for files read since the start."""
+        return self._files.reads
 
     def read(self) -> Reading:
         """One look."""
@@ -154,30 +154,27 @@ class MemoryReader:
             self._limits.clear()
         self._looks += 1
         levels = [level for each in self._groups if (level := self._level(each)) is not None]
-        machine = parse_meminfo(self._text(self._meminfo))
+        machine = parse_meminfo(self._files.text(self._meminfo))
         if machine is not None:
             total, available = machine
             levels.append(Level("", total, total - available))
         if not self._groups:
             return Reading(tuple(levels))
         own = self._groups[0]
-        pressure = self._text(self._pressure) if self._pressure is not None else ""
+        pressure = self._files.text(self._pressure) if self._pressure is not None else ""
         some_ns, full_ns = parse_pressure(pressure)
         used, low, high = self._used(own, 0), 0, 0
         if own.version == 1:
-            high = _whole(self._text(own.directory / "memory.failcnt")) or 0
+            high = _whole(self._files.text(own.directory / "memory.failcnt")) or 0
         else:
-            events = parse_figures(self._text(own.directory / "memory.events"))
+            events = parse_figures(self._files.text(own.directory / "memory.events"))
             low = events.get("low", 0)
             high = events.get("high", 0) + events.get("max", 0)
         return Reading(tuple(levels), used, low, high, some_ns, full_ns)
 
     def close(self) -> None:
         """Close what is open."""
-        for fd in self._files.values():
-            if fd is not None:
-                os.close(fd)
-        self._files.clear()
+        self._files.close()
         self._groups = ()
 
     def _find(self) -> None:
@@ -193,7 +190,7 @@ class MemoryReader:
 
     def _level(self, each: Directory) -> Level | None:
         if each.directory not in self._limits:
-            texts = [self._text(each.directory / name) for name in _LIMITS[each.version]]
+            texts = [self._files.text(each.directory / name) for name in _LIMITS[each.version]]
             limits = [limit for text in texts if (limit := parse_limit(text)) is not None]
             self._limits[each.directory] = min(limits, default=None)
         limit = self._limits[each.directory]
@@ -204,26 +201,11 @@ class MemoryReader:
 
     def _used(self, each: Directory, limit: int) -> int | None:
         """What reclaim can't give back, if it is near the limit; else all."""
-        used = _whole(self._text(each.directory / _USED[each.version]))
+        used = _whole(self._files.text(each.directory / _USED[each.version]))
         if used is None or used < LOOK_CLOSER * limit:
             return used
-        stat = parse_figures(self._text(each.directory / "memory.stat"))
+        stat = parse_figures(self._files.text(each.directory / "memory.stat"))
         return max(0, used - sum(stat.get(name, 0) for name in _RECLAIMABLE[each.version]))
-
-    def _text(self, file: Path) -> str:
-        if file not in self._files:
-            try:
-                self._files[file] = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-            except OSError:
-                self._files[file] = None
-        fd = self._files[file]
-        if fd is None:
-            return ""
-        self.reads += 1
-        try:
-            return os.pread(fd, _READ_BYTES, 0).decode(errors="replace")
-        except OSError:
-            return ""
 
 
 def _whole(text: str) -> int | None:
