@@ -12,14 +12,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from agent.backoff import Backoff
-from controller.adapters.command import UNDO_SUFFIX, undo_all
+from controller.kept_file import SUFFIX
 from controller.policy_model import Adapter, Policy, adapter_socket
 
 BACKOFF: Final = Backoff(first_s=0.1, factor=3)
@@ -58,8 +58,7 @@ class Adapters:
         self._processes: dict[str, _Process] = {}
         self._ending: list[_Process] = []
         self.set_policy(policy)
-        for line, _ in undo_all(self._dir, but=self._processes):
-            _LOG.warning("%s", line)
+        _undo_left(self._dir, self._processes)
 
     def set_policy(self, policy: Policy) -> None:
         """Start and end what the policy adds and removes, at the next `tick`."""
@@ -121,15 +120,15 @@ class Adapters:
                 killed = True
             self._close(each)
         self._ending = []
-        for line, _ in undo_all(self._dir) if killed else ():
-            _LOG.warning("%s", line)
+        if killed:
+            _undo_left(self._dir)
 
     def _start(self, each: _Process) -> None:
         adapter, place = each.adapter, self._dir / each.name
         options = [
             f"--admin-socket={adapter_socket(self._dir, each.name)}",
             f"--page={place}.page",
-            f"--undo-file={place}{UNDO_SUFFIX}",
+            f"--undo-file={place}{SUFFIX}",
             *(f"--{key.replace('_', '-')}={value}" for key, value in adapter.settings().items()),
         ]
         command = [sys.executable, "-m", "controller.adapters.command", str(adapter.kind)]
@@ -182,8 +181,7 @@ class Adapters:
                 each.process.kill()
             return False
         self._close(each)
-        for line, _ in undo_all(self._dir, but=self._processes):
-            _LOG.warning("%s", line)
+        _undo_left(self._dir, self._processes)
         return True
 
     def _end(self, each: _Process) -> None:
@@ -195,3 +193,14 @@ class Adapters:
         if each.process is not None and each.process.stdout is not None:
             each.process.stdout.close()
         each.process = None
+
+
+def _undo_left(directory: Path, but: Collection[str] = ()) -> None:
+    """Bring engines back whose adapters were killed, but for those an adapter will see to."""
+    if not any(directory.glob(f"*{SUFFIX}")):
+        return
+    # few nodes have adapters, and it takes a tenth of a start
+    from controller.adapters.command import undo_all
+
+    for line, _ in undo_all(directory, but):
+        _LOG.warning("%s", line)

@@ -10,7 +10,10 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
+
+SUFFIX: Final = ".undo.json"
+"""How the names of such files end, by which `sitsd --undo`, the guard and a start find them."""
 
 _Record = TypeVar("_Record")
 

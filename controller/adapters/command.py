@@ -17,12 +17,10 @@ from controller.adapters.driver import AdapterError, EngineChangedError
 from controller.adapters.kinds import KINDS, setting_problems
 from controller.adapters.session import Place, Tell, serve, undo_left
 from controller.adapters.undo import UndoError, UndoFile
+from controller.kept_file import SUFFIX
 from controller.log_output import set_up_logging
 from controller.policy_model import Adapter
 from controller.policy_tables import key_infos
-
-UNDO_SUFFIX: Final = ".undo.json"
-"""How the names of undo files end, for `--undo`."""
 
 LOCK_WAIT_S: Final = 2.0
 """How long `--undo` waits for an adapter that is just ending."""
@@ -53,13 +51,13 @@ def _setting_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--undo-file",
     type=click.Path(path_type=Path),
-    help=f"What to write back should this process be killed; best NAME{UNDO_SUFFIX} in /run.",
+    help=f"What to write back should this process be killed; best NAME{SUFFIX} in /run.",
 )
 @click.option(
     "--undo",
     "undo_dir",
     type=click.Path(path_type=Path),
-    help=f"Only write back what the undo files (*{UNDO_SUFFIX}) in this directory name.",
+    help=f"Only write back what the undo files (*{SUFFIX}) in this directory name.",
 )
 @click.option(
     "--supervised",
@@ -110,8 +108,8 @@ def undo_all(directory: Path, but: Collection[str] = ()) -> Iterator[tuple[str, 
     Files of engines in `but` are left: an adapter will see to them.
     An adapter that still runs after `LOCK_WAIT_S` has its file, and nothing is done about it.
     """
-    for path in sorted(directory.glob(f"*{UNDO_SUFFIX}")):
-        name = path.name.removesuffix(UNDO_SUFFIX)
+    for path in sorted(directory.glob(f"*{SUFFIX}")):
+        name = path.name.removesuffix(SUFFIX)
         if name in but:
             continue
         try:

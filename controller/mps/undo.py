@@ -12,11 +12,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from controller.kept_file import KeptFile, UndoError
+from controller.kept_file import SUFFIX, KeptFile, UndoError
 from controller.mps.control import Control, MpsError
 from controller.mps.limit import parse_held, release
 
-SUFFIX: Final = ".undo.json"
 HOLDER: Final = "an agent that runs, or the control program it started,"
 
 LOCK_WAIT_S: Final = 5.0

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from controller.adapters.command import UNDO_SUFFIX
 from controller.engines.client import EngineError, call
 from controller.engines.page import PageReader, Step
+from controller.kept_file import SUFFIX
 from tests.engines.otlp_receiver import eventually
 from tests.engines.triton.server import Server, traffic, triton_server
 
@@ -60,7 +60,7 @@ class Adapter:
 def adapter(server: Server) -> Iterator[Adapter]:
     """One that serves; ended at the end, and with success."""
     place = server.directory
-    socket, page, undo = (place / name for name in ("admin", "page", f"triton{UNDO_SUFFIX}"))
+    socket, page, undo = (place / name for name in ("admin", "page", f"triton{SUFFIX}"))
     arguments = [
         *("--address", server.address, "--model", "batcher", "--metrics", server.metrics),
         *("--admin-socket", str(socket), "--page", str(page), "--undo-file", str(undo)),
