@@ -1,6 +1,8 @@
+import gc
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,7 +17,7 @@ from bpf.layout import Edge, EdgeKind
 from bpf.readers import CounterReader
 from controller.actions import changes_of
 from controller.engines.page import EngineNow, PageWriter, Step
-from controller.loop import EDGE_SPACING_NS, STATUS_EVERY_NS, Loop
+from controller.loop import EDGE_SPACING_NS, STATUS_EVERY_NS, SWEEP_NS, Loop
 from controller.policy import policy_to_json
 from controller.policy_model import (
     Controller,
@@ -730,6 +732,37 @@ def test_it_tells_how_long_its_stages_take(tmp_path: Path) -> None:
         for stage in ("collect", "decide", "tick"):
             assert sum(status["loop"][stage]["slots"].values()) == ticks(status)
         assert sum(status["loop"]["actuate"]["slots"].values()) == 0
+
+
+def test_where_python_collects_no_garbage_the_loop_does_in_ticks_without_a_decision(
+    tmp_path: Path, no_collection: None
+) -> None:
+    with rig(tmp_path, "observe") as made:
+        made.begin("a")
+        left = Cycle()
+        gone = weakref.ref(left)
+        del left
+        assert gone() is not None
+        made.advance(SWEEP_NS)
+        deadline = time.monotonic() + PATIENCE_S
+        while gone() is not None:
+            assert time.monotonic() < deadline, "still there"
+            time.sleep(0.01)
+
+
+class Cycle:
+    """Refers to itself: only a collection ends it."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def test_an_agent_that_does_not_read_is_not_told_ever_more(tmp_path: Path) -> None:
