@@ -2,10 +2,15 @@
 
 import ctypes
 import re
+import time
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.vm.guest.conftest import ROOT
 from tests.vm.guest.installed import pins
+
+FOLDERS = ("/tmp", "/var/tmp", "/run")
 
 
 def memory_kib(pid: int) -> int:
@@ -29,13 +34,32 @@ def bpf_objects(kind: str) -> int:
     return count
 
 
-def left() -> dict[str, object]:
+Left = Mapping[str, Counter[str]]
+"""How many there are of each thing, by its kind."""
+
+
+def left() -> Left:
     """What there is besides processes that a service can leave behind."""
     sockets = Path("/proc/net/unix").read_text().splitlines()
     return {
-        **{kind: bpf_objects(kind) for kind in ("prog", "map", "link")},
-        "pins": pins(),
-        "cgroups": {str(path) for path in ROOT.rglob("*sits*")},
-        "sockets": [line for line in sockets if "sits" in line],
-        "files": {path.name for at in ("/tmp", "/var/tmp", "/run") for path in Path(at).iterdir()},
+        "bpf": Counter({kind: bpf_objects(kind) for kind in ("prog", "map", "link")}),
+        "pins": Counter(pins()),
+        "cgroups": Counter(str(path) for path in ROOT.rglob("*sits*")),
+        "sockets": Counter(line for line in sockets if "sits" in line),
+        "files": Counter(path.name for at in FOLDERS for path in Path(at).iterdir()),
     }
+
+
+def wait_for_no_more(than: Left, within_s: float = 300) -> Left:
+    """What is left once that is no more than before; fails with what is there in addition.
+
+    It may be less: what goes a moment after the service may have been there before.
+    """
+    until = time.monotonic() + within_s
+    while True:
+        found = left()
+        more = {kind: now - than[kind] for kind, now in found.items() if now - than[kind]}
+        if not more:
+            return found
+        assert time.monotonic() < until, f"left behind: {more}"
+        time.sleep(0.5)

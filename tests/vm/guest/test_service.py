@@ -41,7 +41,7 @@ from tests.vm.guest.installed import (
     typed,
     wait_for_agent,
 )
-from tests.vm.guest.leftovers import kernel_kib, left, memory_kib
+from tests.vm.guest.leftovers import Left, kernel_kib, left, memory_kib, wait_for_no_more
 from tests.vm.guest.test_bpf import Server, serving
 
 EXPOSURE_MAX = 2.5
@@ -282,7 +282,7 @@ def test_rounds_of_starts_kills_and_stops_leave_nothing(
 ) -> None:
     memory: list[int] = []
     kernel: list[int] = []
-    after: dict[str, object] = {}
+    after: Left = {}
     rounds = pytestconfig.getoption("rounds")
     with serving(make_groups("engine")) as server:
         load = Load(server, ROUNDS_PAUSE_S)
@@ -307,15 +307,15 @@ def test_rounds_of_starts_kills_and_stops_leave_nothing(
             assert not Path("/run/sits").exists()
             if not after:
                 time.sleep(SETTLES_S)
-                after.update(left())
-            wait_until(lambda: left() == after, "no more left than after the first round")
+                after = left()
+            after = wait_for_no_more(after)
             kernel.append(kernel_kib())
             told = f"{runs - began:.0f} s to run, {time.monotonic() - runs:.0f} s to leave"
             on_console(f"round {number + 1} of {rounds}: {told}, {memory[-1]}, {kernel[-1]} KiB")
         load.end()
     assert load.done >= rounds
     assert load.short == 0
-    assert after["sockets"] == []
+    assert not after["sockets"]
     # a process that is new each time grows only by what the ones before it left for it
     assert memory[-1] < 1.2 * memory[0]
     assert kernel[-1] < 1.2 * kernel[0]
