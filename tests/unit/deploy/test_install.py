@@ -11,7 +11,8 @@ import pytest
 from agent.sitsctl import main
 from tests.documented import ROOT
 
-pytestmark = pytest.mark.slow
+# in one process: two that build in one folder take each other's files away
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("wheels")]
 
 PREFIX = "/opt/sits"
 
