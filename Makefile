@@ -81,12 +81,13 @@ test-real: setup
 	$(BIN)/pytest -q tests/kernel tests/engines
 
 # The proofs that take longer: every cause named, spans in a real receiver, metrics in a real Prometheus,
-# the page in a real browser.
+# the page in a real browser. A file's tests stay in one process: two that build a package in one folder
+# take each other's files away.
 test-slow: setup build/prometheus
 	@dpkg -s $(SLOW_PACKAGES) >/dev/null 2>&1 || \
 	  { apt-get update -qq && apt-get install -y -qq --no-install-recommends $(SLOW_PACKAGES) >/dev/null; }
 	@export PATH="$(CURDIR)/build/prometheus/usr/bin:$$PATH"; failed=0; \
-	  $(BIN)/pytest -q -m slow -n $(UNIT_PROCESSES) --dist loadgroup tests/unit || failed=1; \
+	  $(BIN)/pytest -q -m slow -n $(UNIT_PROCESSES) --dist loadfile tests/unit || failed=1; \
 	  $(BIN)/pytest -q -m slow tests/kernel tests/engines || failed=1; exit $$failed
 
 # Bytes that nobody would send, to each of our readers of other people's bytes: 8 s a reader.

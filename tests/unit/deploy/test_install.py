@@ -11,8 +11,7 @@ import pytest
 from agent.sitsctl import main
 from tests.documented import ROOT
 
-# in one process: two that build in one folder take each other's files away
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("wheels")]
+pytestmark = pytest.mark.slow
 
 PREFIX = "/opt/sits"
 
