@@ -16,6 +16,7 @@ from controller.engines.client import call
 from controller.serving.leases import Leases
 from tests.unit.agent.recorded import RecordedView, served
 from tests.unit.controller.conformance.engines import SmallEngine, serving
+from tests.unit.docs.schemas import problems
 
 QUICK = ("--only", "release", "--only", "ids")
 
@@ -66,6 +67,8 @@ def test_a_fault_ends_with_1_and_says_what_was_sent_expected_and_got(tmp_path: P
     assert (report["conforms"], report["failed"]) == (False, 1)
     (failed,) = (each for each in report["checks"] if each["result"] == "fail")
     assert failed["expected"] == "released to be false"
+    assert problems("conformance", report) == []
+    assert problems("conformance", {**report, "checks": [{**failed, "result": "maybe"}]})
 
 
 def test_a_held_engine_is_left_alone_and_ends_with_2(engine: Path) -> None:
@@ -106,7 +109,9 @@ def test_an_engine_is_found_by_its_name_in_the_agent_s_policy(engine: Path, tmp_
 
 
 def test_the_list_names_every_check_and_its_sentence() -> None:
-    listed = json.loads(sitsctl("--list", "--json").stdout)["checks"]
+    answer = json.loads(sitsctl("--list", "--json").stdout)
+    assert problems("conformance", answer) == []
+    listed = answer["checks"]
     assert [each["name"] for each in listed] == [check.name for check in CHECKS]
     text = sitsctl("--list").stdout
     assert all(check.name in text for check in CHECKS)

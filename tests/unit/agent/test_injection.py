@@ -9,7 +9,7 @@ from agent.injection import Injection
 from agent.show import status
 from tests.unit.agent.recorded import RecordedView
 from tests.unit.agent.test_top import drawn
-from tests.unit.docs.test_schema import problems
+from tests.unit.docs.schemas import problems
 
 TOLD = Injection("backpressure", 0.8, "the gateway is full", ends_s=105.0, controller_pid=7)
 

@@ -23,6 +23,7 @@ from controller.simulate.controls import Ours, Seen
 from controller.simulate.simulation import simulate
 from controller.simulate.virtual_engine import EngineSpec, StepTimes
 from controller.simulate.workload import poisson
+from tests.unit.docs.schemas import problems
 
 SLO: Final = Slo(ttft_ms=1000, gap_ms=40)
 SPEC: Final = EngineSpec(StepTimes(4.0, 0.04, 0.2, 1e-5, noise=0.05), kv_tokens=50_000)
@@ -105,6 +106,19 @@ def test_a_replay_of_the_same_settings_is_the_same(journal: Path) -> None:
     assert summary["ticks"] == summary["equal"] > summary["decisions"]
     assert replayed["rows"] == []
     assert replayed["label"] == "replayed: inputs recorded, effects not simulated"
+
+
+def test_what_is_printed_as_json_holds_by_its_schema(
+    journal: Path, trace: Path, tmp_path: Path
+) -> None:
+    other = ("--policy", policy_of(tmp_path))
+    assert problems("replay", answer("replay", "--all", journal)) == []
+    assert problems("replay", answer("replay", *other, journal)) == []
+    assert problems("simulate", answer("simulate", "--trace", trace, *MODEL)) == []
+    few = answer("simulate", "--trace", trace, "--journal", journal, "--controls", "default")
+    assert problems("simulate", few) == []
+    assert problems("simulate", {**few, "outcomes": None})
+    assert problems("replay", {**few, "journal": None})
 
 
 def test_another_policy_decides_otherwise_and_rows_show_both(journal: Path, tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ from tests.unit.agent.recorded import (
     served,
     stream,
 )
+from tests.unit.docs.schemas import problems
 
 HOSTILE = "\x1b[31mred\x07\nnext\u202e[bold]b[/bold]:smile:"
 ASKING = [
@@ -569,6 +570,7 @@ def test_policy_check_names_every_problem(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["policy", "check", str(file), "--json"])
     answer = json.loads(result.stdout)
     assert (result.exit_code, answer["ok"], len(answer["problems"])) == (1, False, 2)
+    assert problems("policy-check", answer) == []
 
 
 def test_policy_check_of_a_missing_file_says_so(tmp_path: Path) -> None:

@@ -10,8 +10,10 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from tests.unit.agent.recorded import CANARY, UNSEEN, RecordedView
+from tests.unit.docs.schemas import SCHEMAS, problems
 
-SCHEMAS = Path(__file__).parents[3] / "docs" / "schema"
+TESTS = Path(__file__).parents[1] / "agent"
+
 ASKED: Mapping[str, Callable[[RecordedView], Any]] = {
     "status": lambda view: view.status(),
     "engines": lambda view: view.engines(),
@@ -24,17 +26,20 @@ ASKED: Mapping[str, Callable[[RecordedView], Any]] = {
     "gpu": lambda view: view.gpu(),
     "trace": lambda view: {"trace_id": 32 * "a", "streams": view.ended},
     "set": lambda view: view.changes.ask(["chat"], {"max_running": 8.0}, 120.0, "deploy"),
+    "mode": lambda view: view.set_mode("shadow", "a look"),
+    "inject": lambda view: view.inject(0.5, 5.0, "a try"),
+    "policy": lambda view: view.policy(),
     "policy-changes": lambda view: view.policies.apply("", "new.toml", False),
     "policy-status": lambda view: view.policies.status(),
 }
 
-
-def problems(name: str, answer: Any) -> list[str]:
-    """What is wrong with an answer by its schema."""
-    schema = json.loads((SCHEMAS / f"{name}.json").read_text())
-    plain = json.loads(json.dumps(answer))
-    found = Draft202012Validator(schema).iter_errors(plain)
-    return [f"{error.json_path}: {error.message[:200]}" for error in found]
+WITHOUT_AGENT = {
+    "policy-check": "test_sitsctl.py",
+    "replay": "test_offline.py",
+    "simulate": "test_offline.py",
+    "conformance": "test_conformance_command.py",
+}
+"""Those of commands that ask no agent, and which tests of theirs in tests/unit/agent hold them."""
 
 
 @pytest.fixture
@@ -46,7 +51,9 @@ def view() -> RecordedView:
 
 def test_every_schema_is_one_and_is_asked_for() -> None:
     names = {path.stem for path in SCHEMAS.glob("*.json")}
-    assert names == set(ASKED)
+    assert names == ASKED.keys() | WITHOUT_AGENT.keys()
+    for name, file in WITHOUT_AGENT.items():
+        assert f'problems("{name}", ' in (TESTS / file).read_text()
     for name in names:
         Draft202012Validator.check_schema(json.loads((SCHEMAS / f"{name}.json").read_text()))
 
@@ -85,6 +92,8 @@ def test_a_change_that_is_not_decided_yet_holds() -> None:
         ("set", lambda answer: answer["engines"]["chat"].pop("standing")),
         ("policy-changes", lambda answer: answer["changes"][0].pop("live")),
         ("policy-status", lambda answer: answer.pop("canary")),
+        ("policy", lambda answer: answer["engines"]["chat"].pop("slo")),
+        ("mode", lambda answer: answer.update(mode="off")),
     ],
 )
 def test_answers_that_lack_or_change_a_field_do_not(
