@@ -29,6 +29,7 @@ ASKED: Mapping[str, Callable[[RecordedView], Any]] = {
     "mode": lambda view: view.set_mode("shadow", "a look"),
     "inject": lambda view: view.inject(0.5, 5.0, "a try"),
     "policy": lambda view: view.policy(),
+    "release": lambda view: view.changes.give_back(["chat"], "done"),
     "policy-changes": lambda view: view.policies.apply("", "new.toml", False),
     "policy-status": lambda view: view.policies.status(),
 }
