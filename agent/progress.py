@@ -2,6 +2,9 @@
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Timer
 from types import TracebackType
 from typing import Final
 
@@ -10,6 +13,7 @@ PATIENCE_S: Final = 2.0
 
 _WIDTH: Final = 24
 _EVERY_S: Final = 0.1
+_ERASED: Final = "\r\033[K"
 
 
 class Progress:
@@ -39,7 +43,30 @@ class Progress:
         trace: TracebackType | None,
     ) -> None:
         if self._said_s != self._began_s:
-            sys.stderr.write("\r\033[K")
+            sys.stderr.write(_ERASED)
+            sys.stderr.flush()
+
+
+@contextmanager
+def waiting(what: str, after_s: float = PATIENCE_S) -> Iterator[None]:
+    """Say so while something takes its time of which nobody knows how far it is."""
+    said = []
+
+    def say() -> None:
+        said.append(sys.stderr.write(f"{what} …"))
+        sys.stderr.flush()
+
+    timer = Timer(after_s, say)
+    if sys.stderr.isatty():
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        if timer.ident is not None:
+            timer.join()
+        if said:
+            sys.stderr.write(_ERASED)
             sys.stderr.flush()
 
 

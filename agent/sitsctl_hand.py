@@ -8,6 +8,7 @@ from typing import Final
 import click
 
 from agent.cli import JSON, SOCKET, WRONG, Json, asking, print_answer, seconds_in
+from agent.progress import waiting
 
 LONGEST_S: Final = 86_400.0
 """As in `agent.api`, which is not imported for it."""
@@ -68,7 +69,7 @@ def set_knobs(
     All other knobs of theirs are as at the engine's start meanwhile, and the agent decides nothing
     about them. Exit code 1 if it was not done everywhere.
     """
-    with asking(socket_path) as agent:
+    with asking(socket_path) as agent, waiting("waiting for the engines"):
         answer = agent.set_knobs(values, engines, lease, reason)
     if not as_json:
         answer = answer | {"values": values}
@@ -93,7 +94,7 @@ def set_knobs(
 @JSON
 def release(engines: tuple[str, ...], reason: str, socket_path: Path | None, as_json: bool) -> None:
     """Give back what was set by hand, before its time: on all engines, or those named."""
-    with asking(socket_path) as agent:
+    with asking(socket_path) as agent, waiting("waiting for the engines"):
         answer = agent.release(engines, reason)
 
     def render(_: object, shown: Json) -> object:

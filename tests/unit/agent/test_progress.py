@@ -2,12 +2,13 @@ import io
 import os
 import pty
 import sys
+import time
 from contextlib import suppress
 
 import pytest
 
 from agent import progress
-from agent.progress import Progress, line
+from agent.progress import Progress, line, waiting
 
 
 def on_a_terminal(monkeypatch: pytest.MonkeyPatch, patience_s: float) -> str:
@@ -46,6 +47,32 @@ def test_what_is_no_terminal_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(sys, "stderr", said := io.StringIO())
     with Progress("replaying", 1) as made:
         made()
+    assert said.getvalue() == ""
+
+
+def test_what_takes_nobody_knows_how_long_is_said_to_be_waited_for_and_leaves_no_trace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    master, slave = pty.openpty()
+    with os.fdopen(slave, "w") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        with waiting("waiting for them", after_s=0):
+            assert os.read(master, 4096).decode() == "waiting for them …"
+        assert os.read(master, 4096).decode() == "\r\033[K"
+        with waiting("waiting for them", after_s=60):
+            pass
+        terminal.write("end")
+        terminal.flush()
+        assert os.read(master, 4096).decode() == "end"
+    os.close(master)
+
+
+def test_nobody_is_told_of_waiting_where_there_is_no_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "stderr", said := io.StringIO())
+    with waiting("waiting for them", after_s=0):
+        time.sleep(0.05)
     assert said.getvalue() == ""
 
 
