@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.browser import Browser, Tab, browser
-from tests.unit.docs.test_schema import problems
+from tests.unit.docs.schemas import problems
 
 from .conftest import Node
 from .groups import burning
