@@ -198,9 +198,7 @@ def _build(raw: Mapping[str, object], source: str, lines: Mapping[KeyPath, int])
 
 def _classes(raw: Mapping[str, object], problems: list[Problem]) -> Iterator[ServiceClass]:
     """The classes of the file; what a table leaves out is as built in, where the name is."""
-    for name, value in read_table(raw.get("classes", {}), ("classes",), problems).items():
-        path = ("classes", name)
-        _check_name(path, name, problems)
+    for name, path, value in _named(raw, "classes", problems):
         table = read_table(value, path, problems)
         fields = read_fields(ServiceClass, table, path, problems)
         yield replace(BUILT_IN.get(name, ServiceClass(name)), **fields)
@@ -208,9 +206,7 @@ def _classes(raw: Mapping[str, object], problems: list[Problem]) -> Iterator[Ser
 
 def _mps(raw: Mapping[str, object], problems: list[Problem]) -> Iterator[MpsDaemon]:
     """The MPS daemons of the file that are said in full; the problems of all are added."""
-    for name, value in read_table(raw.get("mps", {}), ("mps",), problems).items():
-        path = ("mps", name)
-        _check_name(path, name, problems)
+    for name, path, value in _named(raw, "mps", problems):
         table = read_table(value, path, problems)
         arguments = read_fields(MpsDaemon, table, path, problems)
         missing = [info.name for info in key_infos(MpsDaemon) if info.name not in table]
@@ -220,11 +216,17 @@ def _mps(raw: Mapping[str, object], problems: list[Problem]) -> Iterator[MpsDaem
             yield MpsDaemon(name=name, **arguments)
 
 
-def _check_name(path: KeyPath, name: str, problems: list[Problem]) -> None:
-    if not NAME.fullmatch(name):
-        problems.append(
-            Problem(path, "a name is 1 to 63 of a-z, 0-9, - and _, and starts with a-z or 0-9")
-        )
+def _named(
+    raw: Mapping[str, object], section: str, problems: list[Problem]
+) -> Iterator[tuple[str, KeyPath, object]]:
+    """What a section has under each name, and where; a name that is none is a problem."""
+    for name, value in read_table(raw.get(section, {}), (section,), problems).items():
+        path = (section, name)
+        if not NAME.fullmatch(name):
+            problems.append(
+                Problem(path, "a name is 1 to 63 of a-z, 0-9, - and _, and starts with a-z or 0-9")
+            )
+        yield name, path, value
 
 
 def _targets(
@@ -235,9 +237,7 @@ def _targets(
     problems: list[Problem],
 ) -> Iterator[Any]:
     """The targets of one section that have a match; the problems of all of them are added."""
-    for name, value in read_table(raw.get(section, {}), (section,), problems).items():
-        path = (section, name)
-        _check_name(path, name, problems)
+    for name, path, value in _named(raw, section, problems):
         if not isinstance(value, dict):
             read_table(value, path, problems)
             continue
