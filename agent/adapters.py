@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,7 +58,7 @@ class Adapters:
         self._processes: dict[str, _Process] = {}
         self._ending: list[_Process] = []
         self.set_policy(policy)
-        _undo_left(self._dir, self._processes)
+        self._undo_left(self._processes)
 
     def set_policy(self, policy: Policy) -> None:
         """Start and end what the policy adds and removes, at the next `tick`."""
@@ -121,7 +121,7 @@ class Adapters:
             self._close(each)
         self._ending = []
         if killed:
-            _undo_left(self._dir)
+            self._undo_left()
 
     def _start(self, each: _Process) -> None:
         adapter, place = each.adapter, self._dir / each.name
@@ -181,12 +181,16 @@ class Adapters:
                 each.process.kill()
             return False
         self._close(each)
-        _undo_left(self._dir, self._processes)
+        self._undo_left(self._processes)
         return True
 
     def _end(self, each: _Process) -> None:
         if each.process is not None and each.process.stdin is not None:
             each.process.stdin.close()
+
+    def _undo_left(self, but: Collection[str] = ()) -> None:
+        for line in undo_left(self._dir, but):
+            _LOG.warning("%s", line)
 
     def _close(self, each: _Process) -> None:
         self._end(each)
@@ -195,12 +199,15 @@ class Adapters:
         each.process = None
 
 
-def _undo_left(directory: Path, but: Collection[str] = ()) -> None:
-    """Bring engines back whose adapters were killed, but for those an adapter will see to."""
+def undo_left(directory: Path, but: Collection[str] = ()) -> Iterator[str]:
+    """Bring engines back whose adapters were killed, but for those an adapter will see to.
+
+    What became of each, as it is done.
+    """
     if not any(directory.glob(f"*{SUFFIX}")):
         return
     # few nodes have adapters, and it takes a tenth of a start
     from controller.adapters.command import undo_all
 
     for line, _ in undo_all(directory, but):
-        _LOG.warning("%s", line)
+        yield line

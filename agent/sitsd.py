@@ -6,6 +6,7 @@ from typing import Final
 
 import click
 
+from agent.adapters import undo_left
 from bpf.loader import unload
 from controller.limits.undo import UNDO_NAME, describe, run_undo
 from controller.log_output import set_up_logging
@@ -39,10 +40,7 @@ def main(policy_path: Path, check: bool, undo: bool, unloads: bool) -> None:
         elif undo:
             for line in describe(run_undo(policy.agent.run_dir / UNDO_NAME)):
                 click.echo(line)
-            # most starts have nothing to do with adapters
-            from controller.adapters.command import undo_all
-
-            for line, _ in undo_all(policy.agent.adapters_dir):
+            for line in undo_left(policy.agent.adapters_dir):
                 click.echo(line)
             for line, _ in undo_mps(policy.agent.mps_dir):
                 click.echo(line)
