@@ -69,6 +69,7 @@ from controller.limits.protected import Kept, own_paths
 from controller.limits.undo import UNDO_NAME, describe, run_undo
 from controller.log_output import set_log_level
 from controller.policy_model import Mode, Policy
+from controller.start import Started
 
 JOURNAL_NAME: Final = "journal.db"
 LEARNT_NAME: Final = "learnt.json"
@@ -101,8 +102,11 @@ class StartError(RuntimeError):
 class Daemon:
     """Everything of one run."""
 
-    def __init__(self, policy: Policy, source: Path) -> None:
-        """Set everything up; `StartError` if something that must be there can't be."""
+    def __init__(self, policy: Policy, source: Path, first: Started | None = None) -> None:
+        """Set everything up; `StartError` if something that must be there can't be.
+
+        `first` is a controller that waits for its handles, if one was started already.
+        """
         self._policy = policy
         agent = policy.agent
         set_log_level(agent.log_level)
@@ -125,6 +129,14 @@ class Daemon:
         journal.lose_pending()
         self._recorder = Recorder(journal)
         self._learnt = LearntFile(agent.state_dir / LEARNT_NAME)
+        # what starts meanwhile is ready when the programs are
+        self._supervisor = Supervisor(
+            policy,
+            self._undo_path,
+            self._forget_open,
+            lambda: (self._learnt.message(), self._changes.unfinished()),
+            first,
+        )
         self._outcomes = Outcomes(self._recorder.outcome)
         self._state = State(policy)
         self._gpu_owners = Owners()
@@ -216,6 +228,7 @@ class Daemon:
         registry.register(FiguresCollector(lambda: figures_of(sources)))
         with ExitStack() as undo:
             undo.callback(self._recorder.close)
+            undo.callback(self._supervisor.stop)
             try:
                 self._admin = unix_server(
                     agent.admin_socket,
@@ -237,13 +250,7 @@ class Daemon:
         self._adapters = Adapters(policy)
         self._mps = MpsLimits(policy.agent.mps_dir, self._event, self.wake)
         self._state.mps = self._mps.status
-        self._supervisor = Supervisor(
-            policy,
-            self._node.handles,
-            self._undo_path,
-            self._forget_open,
-            lambda: (self._learnt.message(), self._changes.unfinished()),
-        )
+        self._supervisor.handles = self._node.handles
 
     def run(self) -> None:
         """Serve until `stop`."""
@@ -271,12 +278,13 @@ class Daemon:
                     moment_at_s = max(moment_at_s, now_s) + _MOMENT_S
                     self._look_inside()
                     self._moments.take()
+                # first of all: what holds the SLO is not to wait for what watches a GPU
+                self._supervisor.tick()
                 self._node.tick(now_s)
                 self._adapters.tick()
                 self._state.set_adapters(self._adapters.status())
                 self._gpus.tick()
                 self._mps.tick(self._policy, self._supervisor.mode, self._state.engines())
-                self._supervisor.tick()
                 heard_s = max(self._state.heard_s, self._supervisor.started_s)
                 self._watchdog.tick(now_s, self._supervisor.pid is not None, now_s - heard_s)
                 self._change_policy()

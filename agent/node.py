@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Final
 
 from agent.discovery import Found, Surroundings
-from agent.supervisor import Handles
 from bpf.bcc_loader import load_bcc
 from bpf.features import Features, is_bpffs, open_libbpf, possible_cpus, probe
 from bpf.histogram import EMPTY, Histogram
@@ -41,6 +40,7 @@ from bpf.run_counting import RunCounting
 from bpf.targets import Target, TargetTable
 from bpf.tiers import BCC_LIMITS, Tier, choose_tier, tier_problem
 from controller.policy_model import Engine, Policy
+from controller.start import Handles
 
 EDGE_SHARE: Final = 0.25
 """A single wait for the CPU of this share of the gap SLO wakes the controller."""

@@ -1,6 +1,7 @@
 """`sitsd`: the command that starts the agent, checks a policy, or clears up after a dead agent."""
 
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -55,10 +56,15 @@ def main(policy_path: Path, check: bool, undo: bool, unloads: bool) -> None:
 def _serve(policy: Policy, policy_path: Path) -> None:
     # what undoes the limits of an agent that was killed is another run of this command, which
     # would need longer to read the daemon's modules than for all it does
+    from controller.start import start_controller
+
+    first = None
+    with suppress(OSError):  # it is told of when one is needed and there is none
+        first = start_controller()  # reads its modules while we read the daemon's
     from agent.daemon import Daemon, StartError
 
     try:
-        daemon = Daemon(policy, policy_path)
+        daemon = Daemon(policy, policy_path, first)
         for each in (signal.SIGTERM, signal.SIGINT):
             signal.signal(each, lambda *_: daemon.stop())
         signal.signal(signal.SIGHUP, lambda *_: daemon.reload())

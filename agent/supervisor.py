@@ -6,43 +6,26 @@ limits are undone here at once, its leases run out in the engines, and it is sta
 """
 
 import logging
-import os
-import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from agent.backoff import LAST_S, Backoff
-from controller.limits.guard import start_guard
+from agent.backoff import Backoff
+from agent.guarding import Guarding
 from controller.limits.undo import describe, run_undo
 from controller.policy import policy_to_json
 from controller.policy_model import Mode, Policy
+from controller.start import Handles, Started, hand_over, start_controller
 from controller.wire import Channel, Message
-
-GUARD_TIMEOUT_MS: Final = 700
-"""Silence after which limits are undone: seven missed heartbeats, and well under a second."""
 
 BACKOFF: Final = Backoff(first_s=0.5, factor=2)
 STOP_TIMEOUT_S: Final = 3.0
 QUEUES_S: Final = 1.0
 """So often the controller is told what the queues are, though they have not changed."""
 
-_PACKAGES: Final = Path(__file__).parents[1]
 _LOG: Final = logging.getLogger("sits.supervisor")
-
-
-@dataclass(frozen=True, slots=True)
-class Handles:
-    """What the controller inherits; `edges` is None where the kernel measures nothing."""
-
-    counters: int
-    health: int
-    edges: int | None
-    cpus: int
 
 
 class Supervisor:
@@ -51,26 +34,26 @@ class Supervisor:
     def __init__(
         self,
         policy: Policy,
-        handles: Handles,
         undo_path: Path,
         on_death: Callable[[], None],
         known: Callable[[], Iterable[Mapping[str, Any]]],
+        first: Started | None = None,
     ) -> None:
-        """Nothing is started before `tick`; `on_death` is called when a controller died.
+        """A guard is started at once, a controller in the first `tick` with `handles`.
 
-        `known` gives the messages that tell a new one what an earlier one learnt and left.
+        `on_death` is called when a controller died. `known` gives the messages that tell a new one
+        what an earlier one learnt and left. `first` is a controller that waits for its handles.
         """
+        self.handles: Handles | None = None
         self._on_death = on_death
         self._known = known
         self._policy = policy
-        self._handles = handles
+        self._first = first
         self._undo_path = undo_path
-        self._guard: subprocess.Popen[bytes] | None = None
-        self._heartbeat: int | None = None
+        self._guarding = Guarding(policy.agent, undo_path)
         self._controller: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
         self._backoff = BACKOFF
-        self._guard_at_s = 0.0
         self._targets: Mapping[str, Any] | None = None
         self._queues: Mapping[str, Any] | None = None
         self._queues_at_s = 0.0
@@ -137,7 +120,10 @@ class Supervisor:
 
     def tick(self) -> None:
         """Start what does not run and is due; find out what died."""
-        self._check_guard()
+        if self._guarding.tick():
+            # the controller holds the dead guard's pipe: it is started again with the new one
+            self._close_channel()
+            self.controller_died()
         if self._controller is not None and self._controller.poll() is not None:
             self.controller_died()
         if self._controller is None and time.monotonic() >= self._backoff.due_s:
@@ -173,6 +159,9 @@ class Supervisor:
 
     def stop(self) -> None:
         """End both: the controller gives everything back, then the guard finds nothing to do."""
+        if self._first is not None:
+            self._controller, channel = self._first
+            self._channel, self._first = Channel(channel), None
         self._close_channel()
         if self._controller is not None:
             try:
@@ -182,43 +171,26 @@ class Supervisor:
                 self._controller.wait()
             self._controller = None
         self._undo("the agent stops")
-        if self._heartbeat is not None:
-            os.close(self._heartbeat)
-            self._heartbeat = None
-        if self._guard is not None:
-            try:
-                self._guard.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self._guard.kill()
-                self._guard.wait()
-            self._guard = None
+        self._guarding.stop()
 
     def _start(self) -> None:
-        if self._heartbeat is None:
+        heartbeat = self._guarding.heartbeat
+        if heartbeat is None or self.handles is None:
             return
-        ours, theirs = socket.socketpair()
-        handles = self._handles
-        inherited = {
-            "channel": theirs.fileno(),
-            "counters": handles.counters,
-            "health": handles.health,
-            "edges": handles.edges,
-            "heartbeat": self._heartbeat,
-        }
-        fds = [fd for fd in inherited.values() if fd is not None]
-        options = [f"--{name}={fd}" for name, fd in inherited.items() if fd is not None]
-        command = [sys.executable, "-m", "controller.process", *options, f"--cpus={handles.cpus}"]
         try:
-            with theirs:
-                self._controller = subprocess.Popen(
-                    command, cwd=_PACKAGES, stdin=subprocess.DEVNULL, pass_fds=fds
-                )
+            first, self._first = self._first, None
+            process, channel = first or start_controller()
+            try:
+                hand_over(channel, self.handles, heartbeat)
+            except OSError:
+                channel.close()
+                process.wait()
+                raise
         except OSError as error:
-            ours.close()
             self._backoff = self._backoff.ended(time.monotonic())
             _LOG.warning("controller could not be started: %s, trying again", error)
             return
-        self._channel = Channel(ours)
+        self._controller, self._channel = process, Channel(channel)
         self._channel.send(
             {
                 "type": "config",
@@ -233,33 +205,6 @@ class Supervisor:
             self._channel.send(self._targets)
         self._backoff = self._backoff.started(time.monotonic())
         self.restarts += 1
-
-    def _check_guard(self) -> None:
-        if self._guard is not None and self._guard.poll() is None:
-            return
-        if self._guard is not None:
-            _LOG.warning("guard ended with %s, starting another", self._guard.returncode)
-            assert self._heartbeat is not None
-            os.close(self._heartbeat)
-            self._heartbeat = None
-            self._guard = None
-            # the controller holds the dead guard's pipe: it is started again with the new one
-            self._close_channel()
-            self.controller_died()
-        if time.monotonic() < self._guard_at_s:
-            return
-        try:
-            self._guard, self._heartbeat = start_guard(
-                self._undo_path,
-                GUARD_TIMEOUT_MS,
-                self._policy.agent.adapters_dir,
-                self._policy.agent.mps_dir,
-            )
-        except (RuntimeError, OSError) as error:
-            # without a guard there is no controller: nothing could undo what it does
-            self._guard = None
-            self._guard_at_s = time.monotonic() + LAST_S
-            _LOG.error("could not start the guard: %s", error)
 
     def _close_channel(self) -> None:
         if self._channel is not None:

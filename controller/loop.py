@@ -28,7 +28,7 @@ from controller.memory_round import decide_memory_for, look_at_memory
 from controller.memory_sentinel import SentinelMemory
 from controller.neighbour_watch import NeighbourWatch, in_turn
 from controller.node import Node
-from controller.pace import period_ms
+from controller.pace import EDGE_SPACING_NS, period_ms, what_is_due
 from controller.policy import policy_from_json
 from controller.policy_model import Engine, Mode, Policy
 from controller.rank_watches import RankWatches
@@ -52,8 +52,6 @@ LIMITS_EVERY_NS: Final = 500_000_000
 SWEEP_NS: Final = 10_000_000_000
 """Garbage is collected beside decisions where Python does not do it in their middle. What is left
 to it are cycles, and those come of errors: ten seconds of them are little."""
-EDGE_SPACING_NS: Final = 3_000_000
-"""Edges closer together than this share one tick: under contention the kernel raises many."""
 
 NOT_OURS: Final = frozenset({"lease_held", "set_refused", "foreign_write", "lease_given_up"})
 """Notices of an engine after which we hold none of its knobs any more."""
@@ -113,7 +111,7 @@ class Loop:
         self._saved_ns = 0
         self._selector = selectors.DefaultSelector()
         self._registered: dict[str, EngineClient] = {}
-        self._last_tick_ns = 0
+        self._last_tick_ns: int | None = None
         self._status_ns = 0
         self._limits_ns = 0
         self._swept_ns = 0
@@ -142,18 +140,16 @@ class Loop:
         self._due_ns = self._clock()
         try:
             while True:
-                wake_ns = self._due_ns
-                if self._edges:
-                    wake_ns = min(wake_ns, self._edge_tick_ns + EDGE_SPACING_NS)
-                timer.set(wake_ns - self._clock())
+                edges_due_ns = self._edges_due_ns()
+                timer.set(min(self._due_ns, edges_due_ns or self._due_ns) - self._clock())
                 self.listen(None)
                 now_ns = self._clock()
-                if self._edge_is_due(now_ns) and now_ns - self._due_ns < EDGE_SPACING_NS:
-                    # somebody is late by now, and a tick that is due is not yet
+                due = what_is_due(now_ns, self._due_ns, self._edges_due_ns())
+                if due == "edges":
                     self.tick_on_edges(now_ns)
                     # calm as it was, it is no more
                     self._due_ns = min(self._due_ns, now_ns + self._period_ns())
-                elif now_ns >= self._due_ns:
+                elif due == "tick":
                     self._timings["late"].add(now_ns - self._due_ns)
                     self._late += now_ns - self._due_ns > LATE_NS
                     self.tick(now_ns, self._turn.take(self._all()))
@@ -169,19 +165,21 @@ class Loop:
         for key, _ in self._selector.select(wait_s):
             key.data()
         now_ns = self._clock()
-        if self._edge_is_due(now_ns):
+        edges_due_ns = self._edges_due_ns()
+        if edges_due_ns is not None and now_ns >= edges_due_ns:
             return  # somebody is late; the rest has time until the tick
         self._take_answers(now_ns)
         self._follow_hands(now_ns)
 
-    def _edge_is_due(self, now_ns: int) -> bool:
-        return bool(self._edges) and now_ns >= self._edge_tick_ns + EDGE_SPACING_NS
+    def _edges_due_ns(self) -> int | None:
+        """When there is to be a tick about edges; None where there are none."""
+        return self._edge_tick_ns + EDGE_SPACING_NS if self._edges else None
 
     def tick(self, now_ns: int, watches: Sequence[EngineWatch] | None = None) -> None:
         """One round about these engines, or about all; what is due beside that comes after it."""
         self._actuator.neighbours.follow_freezes()
-        if self._ticks and now_ns - self._last_tick_ns >= PAUSED_NS:
-            self._resume(now_ns)
+        if self._last_tick_ns is not None and now_ns - self._last_tick_ns >= PAUSED_NS:
+            self._resume(now_ns, now_ns - self._last_tick_ns)
         for each in in_turn(list(self._neighbours.values()), self._ticks):
             run_ns = self._reader.run_ns(each.target.row)
             each.take(now_ns, run_ns, self._actuator.neighbours.is_held(each.target.name))
@@ -235,10 +233,9 @@ class Loop:
         self._node.close()
         self._selector.close()
 
-    def _resume(self, now_ns: int) -> None:
+    def _resume(self, now_ns: int, paused_ns: int) -> None:
         """Nothing that was going on before a pause says anything about now."""
-        for_ms = (now_ns - self._last_tick_ns) // 1_000_000
-        self._actuator.event("loop_paused", "loop", {"for_ms": for_ms})
+        self._actuator.event("loop_paused", "loop", {"for_ms": paused_ns // 1_000_000})
         for watch in self._all():
             watch.resume(now_ns)
 

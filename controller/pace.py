@@ -6,7 +6,7 @@ the kernel, and that wakes the loop at once.
 """
 
 from collections.abc import Collection
-from typing import Final
+from typing import Final, Literal
 
 from bpf.layout import Counters
 from controller.memory_sentinel import danger_of
@@ -27,6 +27,9 @@ The guard has to hear of us in 700 ms."""
 CALM_PRESSURE: Final = 0.35
 """Half of what the fast tick begins at by default."""
 
+EDGE_SPACING_NS: Final = 3_000_000
+"""Edges closer together than this share one tick: under contention the kernel raises many."""
+
 
 def period_ms(control: Controller, watches: Collection[EngineWatch], *, holding: bool) -> float:
     """Until the next tick; `holding` is whether anything else than an engine's own is held."""
@@ -36,6 +39,23 @@ def period_ms(control: Controller, watches: Collection[EngineWatch], *, holding:
     if holding or not all(is_calm(watch) for watch in watches):
         return ms
     return max(ms, min((_calm_ms(watch) for watch in watches), default=UNTUNED_MS))
+
+
+def what_is_due(
+    now_ns: int, tick_due_ns: int, edges_due_ns: int | None
+) -> Literal["edges", "tick"] | None:
+    """What comes next; `edges_due_ns` is None where there are no edges.
+
+    Edges go before a tick that is due as well: somebody is late by now, and nobody is for the
+    tick's sake. Not before one that is late itself, or many edges would leave no tick.
+    """
+    if (
+        edges_due_ns is not None
+        and now_ns >= edges_due_ns
+        and now_ns - tick_due_ns < EDGE_SPACING_NS
+    ):
+        return "edges"
+    return "tick" if now_ns >= tick_due_ns else None
 
 
 def is_calm(watch: EngineWatch) -> bool:

@@ -1,8 +1,7 @@
 """The controller process: `python -m controller.process`, started and watched by sitsd.
 
-It inherits everything it needs as file descriptors (its end of the socket pair, the counters, the
-edges, the guard's pipe), so it opens no BPF map by name and needs no privilege for it. Its first
-message is the configuration.
+It inherits its end of a socket pair. What it works with comes over that as file descriptors (see
+`controller.start`), and then the configuration as the first message.
 """
 
 import argparse
@@ -27,6 +26,7 @@ from controller.loop import Loop
 from controller.policy import policy_from_json
 from controller.privileges import CAP_DAC_OVERRIDE, CAP_SYS_NICE, keep_only
 from controller.slices import shorten
+from controller.start import take_over
 from controller.wire import Channel, Message
 
 SLICE_NS: Final = 100_000
@@ -42,11 +42,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the controller until the agent is gone."""
     parser = argparse.ArgumentParser(prog="sits-controller", description=__doc__)
     parser.add_argument("--channel", type=int, required=True, help="our end of the socket pair")
-    parser.add_argument("--counters", type=int, required=True, help="the counters map")
-    parser.add_argument("--health", type=int, required=True, help="the health map")
-    parser.add_argument("--edges", type=int, help="the edges ring, if the kernel has one")
-    parser.add_argument("--heartbeat", type=int, required=True, help="the guard's pipe")
-    parser.add_argument("--cpus", type=int, required=True, help="possible CPUs")
     options = parser.parse_args(arguments)
     # The agent ends us by closing the channel, so that everything is given back first; a signal to
     # the whole group, such as Ctrl-C at a terminal, must not cut that short.
@@ -56,17 +51,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.nice(NICE)
     shorten(SLICE_NS)
 
-    channel = Channel(socket.socket(fileno=options.channel))
+    with_agent = socket.socket(fileno=options.channel)
+    try:
+        handles, heartbeat = take_over(with_agent)
+    except EOFError:
+        return  # the agent did not get so far
+    channel = Channel(with_agent)
     config, *early = _first_messages(channel)
     policy = policy_from_json(config["policy"])
     rows = policy.agent.max_targets + 1  # row 0 is nobody's
-    reader = CounterReader(options.counters, options.health, rows, options.cpus)
-    limiter = Limiter(Path(config["undo_path"]), options.heartbeat)
+    reader = CounterReader(handles.counters, handles.health, rows, handles.cpus)
+    limiter = Limiter(Path(config["undo_path"]), heartbeat)
     actuator = Actuator(channel, limiter, read_hierarchies())
     loop = Loop(policy.with_mode(config["mode"]), channel, reader, actuator, os.cpu_count() or 1)
     edges = None
-    if options.edges is not None:
-        edges = Ring(Libbpf(), options.edges, lambda raw: loop.on_edge(parse_edge(raw)))
+    if handles.edges is not None:
+        edges = Ring(Libbpf(), handles.edges, lambda raw: loop.on_edge(parse_edge(raw)))
     # only now: kernels before 5.19 let nobody without CAP_BPF ask about a ring
     keep_only({CAP_DAC_OVERRIDE, CAP_SYS_NICE})
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

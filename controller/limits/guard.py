@@ -50,14 +50,27 @@ LEFT_TIMEOUT_S: Final = 30.0
 def start_guard(
     undo_path: Path, timeout_ms: int, adapters: Path | None = None, mps: Path | None = None
 ) -> "tuple[Popen[bytes], int]":
-    """Start a guard for the list at `undo_path`; returns when it is on watch, with its pipe.
+    """A guard that is on watch, with its pipe: `launch_guard` and `await_guard` in one."""
+    guard, write_fd = launch_guard(undo_path, timeout_ms, adapters, mps)
+    try:
+        await_guard(guard)
+    except RuntimeError:
+        os.close(write_fd)
+        raise
+    return guard, write_fd
+
+
+def launch_guard(
+    undo_path: Path, timeout_ms: int, adapters: Path | None = None, mps: Path | None = None
+) -> "tuple[Popen[bytes], int]":
+    """Start a guard for the list at `undo_path`, with its pipe; see `await_guard`.
 
     `adapters` and `mps` are where the undo files of adapters and of MPS limits are, if anywhere.
 
     The second value is the pipe's write end. The caller keeps it open as long as it lives and hands
     it to the controller alone, with `pass_fds`: it is close-on-exec, so no other child gets it and
     keeps the guard waiting. The guard itself has the read end, /dev/null and the caller's stderr.
-    Raises `RuntimeError` if it does not start.
+    Raises `OSError` if there can be no process.
     """
     # Not at the top: the guard itself runs this module and has no use for it.
     from subprocess import DEVNULL, PIPE, Popen
@@ -70,7 +83,6 @@ def start_guard(
         options += ["--mps", str(mps.absolute())]
     # Without site, since the packages are in the working directory; -E for a hostile environment.
     command = (sys.executable, "-E", "-S", "-m", __name__, *options)
-    guard: Popen[bytes] | None = None
     try:
         guard = Popen(
             (*command, "--timeout-ms", str(timeout_ms)),
@@ -80,16 +92,30 @@ def start_guard(
             pass_fds=(read_fd,),
             start_new_session=True,
         )
-        _await_ready(guard)
-    except BaseException:
+    except OSError:
         os.close(write_fd)
-        if guard is not None:
-            guard.kill()
-            guard.wait()
         raise
     finally:
         os.close(read_fd)
     return guard, write_fd
+
+
+def await_guard(guard: "Popen[bytes]") -> None:
+    """Wait until it is on watch; otherwise it is ended, and `RuntimeError` says why."""
+    assert guard.stdout is not None
+    try:
+        with guard.stdout as ready:
+            poll = select.poll()
+            poll.register(ready, select.POLLIN)
+            if not poll.poll(START_TIMEOUT_MS):
+                raise RuntimeError(f"could not start the guard: not ready in {START_TIMEOUT_MS} ms")
+            # To the end: only then is the guard's stdout /dev/null.
+            if not ready.read():
+                raise RuntimeError(f"could not start the guard: it ended with {guard.wait()}")
+    except BaseException:
+        guard.kill()
+        guard.wait()
+        raise
 
 
 def watch(
@@ -194,18 +220,6 @@ def _tell(why: str, report: Report) -> None:
         # Whoever read our stderr may be dead too.
         with suppress(OSError):
             os.write(2, f"sits-guard: {why}: {line}\n".encode(errors="backslashreplace"))
-
-
-def _await_ready(guard: "Popen[bytes]") -> None:
-    assert guard.stdout is not None
-    with guard.stdout as ready:
-        poll = select.poll()
-        poll.register(ready, select.POLLIN)
-        if not poll.poll(START_TIMEOUT_MS):
-            raise RuntimeError(f"could not start the guard: not ready in {START_TIMEOUT_MS} ms")
-        # To the end: only then is the guard's stdout /dev/null.
-        if not ready.read():
-            raise RuntimeError(f"could not start the guard: it ended with {guard.wait()}")
 
 
 if __name__ == "__main__":

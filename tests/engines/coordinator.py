@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -15,6 +14,7 @@ from controller.engines.client import call
 from controller.journal import Journal
 from controller.policy import policy_to_json
 from controller.policy_model import Agent, Engine, Match, Policy
+from controller.start import Handles, hand_over, start_controller
 from controller.wire import EngineTarget, Message, targets_message
 from tests.unit.controller.rig import AgentEnd, Kernel
 
@@ -43,17 +43,11 @@ class Fleet:
         """A controller, told what the journal has; `told` begins anew."""
         self.told.clear()
         self._unread.clear()
-        self.agent, self.kernel, self.beat = AgentEnd(), Kernel(9), os.pipe()
-        theirs = self.agent.theirs.fileno()
-        fds = (theirs, self.kernel.counters_fd, self.kernel.health_fd, self.beat[1])
-        names = ("channel", "counters", "health", "heartbeat")
-        options = [f"--{name}={fd}" for name, fd in zip(names, fds, strict=True)]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "controller.process", *options, "--cpus=1"],
-            cwd=Path(__file__).parents[2],
-            pass_fds=fds,
-        )
-        self.agent.theirs.close()
+        self.kernel, self.beat = Kernel(9), os.pipe()
+        self.process, channel = start_controller()
+        self.agent = AgentEnd(channel)
+        handles = Handles(self.kernel.counters_fd, self.kernel.health_fd, None, 1)
+        hand_over(channel, handles, self.beat[1])
         policy = Policy(agent=Agent(max_targets=8), engines=self._policies())
         send = self.agent.channel.send
         config = {"policy": policy_to_json(policy), "mode": "observe"}

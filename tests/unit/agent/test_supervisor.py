@@ -11,10 +11,11 @@ from typing import Any
 import psutil
 import pytest
 
-from agent.supervisor import Handles, Supervisor
+from agent.supervisor import Supervisor
 from bpf.layout import COUNTERS, HEALTH
 from controller.policy import parse_policy
 from controller.policy_model import Engine, Match
+from controller.start import Handles, start_controller
 from controller.wire import EngineTarget, targets_message
 
 CPUS = 1
@@ -49,9 +50,8 @@ def deaths() -> list[int]:
 
 @pytest.fixture
 def supervisor(tmp_path: Path, handles: Handles, deaths: list[int]) -> Iterator[Supervisor]:
-    made = Supervisor(
-        POLICY, handles, tmp_path / "undo.json", lambda: deaths.append(1), lambda: [LEARNT]
-    )
+    made = Supervisor(POLICY, tmp_path / "undo.json", lambda: deaths.append(1), lambda: [LEARNT])
+    made.handles = handles
     yield made
     made.stop()
     assert children() == []
@@ -226,9 +226,56 @@ def test_a_controller_that_cannot_be_started_is_tried_again(
     tmp_path: Path, handles: Handles
 ) -> None:
     none = replace(handles, counters=2**30)
-    made = Supervisor(POLICY, none, tmp_path / "undo.json", lambda: None, list)
+    made = Supervisor(POLICY, tmp_path / "undo.json", lambda: None, list)
+    made.handles = none
     try:
         made.tick()
         assert (made.pid, made.fileno(), made.restarts) == (None, None, -1)
+        made.handles = handles
+        status(made)
     finally:
         made.stop()
+
+
+def test_no_controller_runs_before_there_are_handles_and_a_guard_does(tmp_path: Path) -> None:
+    made = Supervisor(POLICY, tmp_path / "undo.json", lambda: None, list)
+    try:
+        assert len(guards()) == 1
+        made.tick()
+        assert (made.pid, len(guards())) == (None, 1)
+    finally:
+        made.stop()
+
+
+def test_a_controller_that_was_started_before_is_the_first(
+    tmp_path: Path, handles: Handles
+) -> None:
+    first = start_controller()
+    made = Supervisor(POLICY, tmp_path / "undo.json", lambda: None, list, first)
+    made.handles = handles
+    try:
+        status(made)
+        assert (made.pid, made.restarts) == (first[0].pid, 0)
+    finally:
+        made.stop()
+    assert children() == []
+
+
+def test_one_that_died_before_it_was_needed_is_replaced(tmp_path: Path, handles: Handles) -> None:
+    first = start_controller()
+    first[0].kill()
+    first[0].wait()
+    made = Supervisor(POLICY, tmp_path / "undo.json", lambda: None, list, first)
+    made.handles = handles
+    try:
+        status(made)
+        assert (made.pid != first[0].pid, made.restarts) == (True, 1)
+    finally:
+        made.stop()
+
+
+def test_the_end_takes_a_controller_with_it_that_never_got_its_handles(tmp_path: Path) -> None:
+    process, channel = start_controller()
+    Supervisor(POLICY, tmp_path / "undo.json", lambda: None, list, (process, channel)).stop()
+    assert process.returncode == 0
+    assert children() == []

@@ -60,12 +60,20 @@ class Cgroups:
 class AgentEnd:
     """The agent's end of the channel: sends, and remembers all it was told."""
 
-    def __init__(self) -> None:
-        ours, theirs = socket.socketpair()
+    def __init__(self, ours: socket.socket | None = None) -> None:
+        """The other end is `theirs`, but for `ours` of a controller in a process of its own."""
+        self._theirs: Channel | None = None
+        if ours is None:
+            ours, theirs = socket.socketpair()
+            self._theirs = Channel(theirs)
         self.channel = Channel(ours)
-        self.theirs = Channel(theirs)
         self.told: list[Message] = []
         self._seen = 0
+
+    @property
+    def theirs(self) -> Channel:
+        assert self._theirs is not None
+        return self._theirs
 
     def listen(self) -> list[Message]:
         self.told += self.channel.receive()

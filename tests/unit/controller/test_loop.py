@@ -17,7 +17,8 @@ from bpf.layout import Edge, EdgeKind
 from bpf.readers import CounterReader
 from controller.actions import changes_of
 from controller.engines.page import EngineNow, PageWriter, Step
-from controller.loop import EDGE_SPACING_NS, STATUS_EVERY_NS, SWEEP_NS, Loop
+from controller.loop import STATUS_EVERY_NS, SWEEP_NS, Loop
+from controller.pace import EDGE_SPACING_NS
 from controller.policy import policy_to_json
 from controller.policy_model import (
     Controller,
@@ -650,6 +651,15 @@ def test_an_edge_makes_a_tick_at_once(tmp_path: Path) -> None:
         made.mode("observe")
         reaction = made.agent.next("status")["loop"]["reaction"]
         assert sum(reaction["slots"].values()) == 1
+
+
+def test_an_edge_before_the_first_tick_is_no_pause(tmp_path: Path) -> None:
+    with rig(tmp_path, "observe", tick_ms=1000) as made:
+        now_ns = time.monotonic_ns()
+        made.loop.tick_on_edges(now_ns)
+        made.loop.tick(now_ns + MS)
+        assert made.agent.of("event", kind="loop_paused") == []
+        made.start()
 
 
 def test_edges_close_together_share_a_tick(tmp_path: Path) -> None:

@@ -7,7 +7,14 @@ from bpf.layout import Counters
 from controller.cpu_limits import CpuMemory
 from controller.engines.page import EngineNow
 from controller.memory_sentinel import Bound, MemoryView
-from controller.pace import FLOWING_MS, IDLE_MS, UNTUNED_MS, period_ms
+from controller.pace import (
+    EDGE_SPACING_NS,
+    FLOWING_MS,
+    IDLE_MS,
+    UNTUNED_MS,
+    period_ms,
+    what_is_due,
+)
 from controller.policy_model import Controller, Engine, Match
 from controller.watch import EngineWatch
 
@@ -112,3 +119,20 @@ def test_one_engine_in_need_is_enough() -> None:
 def test_no_period_is_shorter_than_the_policy_says(tick_ms: float, expected: float) -> None:
     control = Controller(scheduler_tick_interval_ms=tick_ms)
     assert period(watch(QUIET, QUIET), control=control) == expected
+
+
+def test_an_edge_goes_before_a_tick_that_is_due_as_well() -> None:
+    assert what_is_due(100, 100, 100) == "edges"
+
+
+def test_a_tick_that_is_late_itself_is_not_kept_waiting_by_edges() -> None:
+    assert what_is_due(EDGE_SPACING_NS, 0, 0) == "tick"
+
+
+def test_an_edge_needs_no_tick_to_be_due() -> None:
+    assert what_is_due(100, 1_000, 100) == "edges"
+
+
+def test_edges_that_must_wait_hold_nothing_up() -> None:
+    assert what_is_due(100, 100, 101) == "tick"
+    assert what_is_due(99, 100, 101) is None

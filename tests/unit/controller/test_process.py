@@ -1,7 +1,6 @@
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import pytest
 from bpf.layout import COUNTERS
 from controller.policy import policy_to_json
 from controller.policy_model import Agent, Engine, Match, Policy
+from controller.start import Handles, hand_over, start_controller
 from controller.wire import EngineTarget, targets_message
 
 from .peers import PATIENCE_S
@@ -23,7 +23,7 @@ PAGE_ROWS = 4096 // COUNTERS.size
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[bytes]
     agent: AgentEnd
     kernel: Kernel
 
@@ -31,21 +31,11 @@ class Running:
 @contextmanager
 def controller(directory: Path, max_targets: int = 8) -> Iterator[Running]:
     """The controller as sitsd starts it, with its configuration sent."""
-    agent = AgentEnd()
     kernel = Kernel(max_targets + 1)
     beat_read, beat_write = os.pipe()
-    theirs = agent.theirs.fileno()
-    fds = (theirs, kernel.counters_fd, kernel.health_fd, beat_write)
-    names = ("channel", "counters", "health", "heartbeat")
-    options = [f"--{name}={fd}" for name, fd in zip(names, fds, strict=True)]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "controller.process", *options, "--cpus=1"],
-        cwd=Path(__file__).parents[3],
-        pass_fds=fds,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    agent.theirs.close()
+    process, channel = start_controller()
+    agent = AgentEnd(channel)
+    hand_over(channel, Handles(kernel.counters_fd, kernel.health_fd, None, 1), beat_write)
     policy = Policy(agent=Agent(max_targets=max_targets), engines=(Engine("e", Match("port", 1)),))
     agent.channel.send(
         {
@@ -59,7 +49,7 @@ def controller(directory: Path, max_targets: int = 8) -> Iterator[Running]:
         yield Running(process, agent, kernel)
     finally:
         process.kill()
-        process.communicate()
+        process.wait()
         agent.close()
         kernel.close()
         os.close(beat_read)
@@ -83,6 +73,12 @@ def test_the_last_target_has_a_row_too(tmp_path: Path) -> None:
             lambda status: bool(status["engines"]["e"]["evidence"]["gaps_over"]),
             meanwhile=lambda: running.kernel.count(PAGE_ROWS, chunks=5, gaps_over=3),
         )
+
+
+def test_it_ends_with_the_agent_before_it_got_anything() -> None:
+    process, channel = start_controller()
+    channel.close()
+    assert process.wait(PATIENCE_S) == 0
 
 
 def test_it_ends_cleanly_when_it_is_told_to(tmp_path: Path) -> None:
