@@ -117,6 +117,7 @@ class Loop:
         self._swept_ns = 0
         self._edge_tick_ns = 0
         self._due_ns = 0
+        self._news = False
         self._calm = False
         self._recordings = Recordings()
         self._ticks = 0
@@ -177,6 +178,7 @@ class Loop:
 
     def tick(self, now_ns: int, watches: Sequence[EngineWatch] | None = None) -> None:
         """One round about these engines, or about all; what is due beside that comes after it."""
+        self._news = False
         self._actuator.neighbours.follow_freezes()
         if self._last_tick_ns is not None and now_ns - self._last_tick_ns >= PAUSED_NS:
             self._resume(now_ns, now_ns - self._last_tick_ns)
@@ -328,6 +330,8 @@ class Loop:
         holding = self._hands.active or self._actuator.neighbours.holding
         watches = self._all()
         ms = period_ms(self._policy.controller, watches, holding=holding)
+        if self._news:
+            ms = min(ms, self._policy.controller.scheduler_tick_interval_ms)
         self._calm = ms > self._policy.controller.scheduler_tick_interval_ms
         return int(ms * 1e6) // self._turn.ticks(len(watches))
 
@@ -363,7 +367,9 @@ class Loop:
                 if reaction_ns is not None:
                     self._timings["reaction"].add(reaction_ns)
             for notice in (*watch.link.take_notices(), *watch.figures.take_notices()):
-                self._status_ns = 0
+                # what it says, and what is to be done about it, is wanted soon
+                self._news, self._status_ns = True, 0
+                self._due_ns = min(self._due_ns, now_ns)
                 if notice.kind in NOT_OURS:
                     watch.let_go()
                     self._hands.let_go(watch, notice.detail)

@@ -59,8 +59,10 @@ def what_is_due(
 
 
 def is_calm(watch: EngineWatch) -> bool:
-    """Whether nothing of the engine is late, waits, stands still, or is held."""
+    """Whether nothing of the engine is late, waits, stands still, is held, or still to be told."""
     signals = watch.signals
+    if watch.link is not None and watch.link.is_new:
+        return False
     if signals is None or signals.at_risk or watch.waits:
         return False
     if danger_of(watch.memory.view) is not None:

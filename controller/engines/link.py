@@ -112,6 +112,11 @@ class EngineLink:
         return self.state is LinkState.CONNECTED and self.hello is not None and bool(self.values)
 
     @property
+    def is_new(self) -> bool:
+        """Whether it has knobs, and what they are set to is still on its way."""
+        return self.hello is not None and bool(self.hello.knobs) and not self.values
+
+    @property
     def held(self) -> Mapping[str, float]:
         """The knobs we hold under the lease."""
         return self._holding.values

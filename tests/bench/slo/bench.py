@@ -29,7 +29,7 @@ from .slow_readers import SlowReaders
 from .watch import LOOK_EVERY_S, PageWatch
 
 NAME: Final = "sits-slo"
-VERSION: Final = 4
+VERSION: Final = 5
 """Of what a run is; another finds none of the results kept before."""
 
 TTFT_MULTIPLE: Final = 15.0

@@ -1,4 +1,4 @@
-"""The loads: stretches of two real traces and a synthetic step, the same for every contender.
+"""The loads: stretches of two real traces and two synthetic ones, the same for every contender.
 
 Lengths are divided by four and capped, as in the demonstration. Time is scaled by one factor a
 stretch, so that it asks for a stated share of the capacity this machine was measured to have for
@@ -26,6 +26,11 @@ STEADY_SHARE: Final = 0.6
 STEP_SHARE: Final = 0.6
 STEP_FACTOR: Final = 2.0
 """The middle third of the step asks for twice its beginning, 1.2 × capacity."""
+
+SHORT_RPS: Final = 20.0
+LONG_RPS: Final = 4.0
+SHORT: Final = (16, 64)
+"""Tokens of prompt and answer; such an answer takes some tenths of a second."""
 
 _GOLDEN: Final = 0.618033988749895
 
@@ -56,6 +61,22 @@ def step(requests: Sequence[Request], seed: int, requests_per_s: float, window_s
             return Load(tuple(made), 1.0, window_s)
         like = LENGTHS.apply(draw.choice(requests))
         made.append(Request(at_s, like.prompt_tokens, like.answer_tokens))
+
+
+def stalling(seed: int, window_s: float) -> Load:
+    """Short requests, and among them some with the longest prompt there is, all evenly apart.
+
+    Where a step may have all of that prompt at once it keeps every answer waiting that runs: the
+    SLO is missed all the time, not now and then. `seed` moves the one kind against the other.
+    """
+    shift = seed * _GOLDEN % 1
+    short = [Request(n / SHORT_RPS, *SHORT) for n in range(int(window_s * SHORT_RPS))]
+    long = [
+        Request((n + shift) / LONG_RPS, LENGTHS.max_prompt_tokens, 1)
+        for n in range(int(window_s * LONG_RPS))
+    ]
+    made = sorted(short + long, key=lambda each: each.arrival_s)
+    return Load(tuple(made), 1.0, window_s)
 
 
 @dataclass(frozen=True, slots=True)

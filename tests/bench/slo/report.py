@@ -17,6 +17,8 @@ _CONTENDERS: Final = (
     "sits",
     "cold",
     "warm",
+    "cold_engine_anew",
+    "warm_engine_anew",
 )
 _HEAD: Final = (
     f"{'':28}{'goodput':>9}{'att.':>8}{'ttft ok':>9}{'gap ok':>8}{'TTFT P50 / P99':>18}"
@@ -98,7 +100,7 @@ def _ratios(scenario: Mapping[str, Any]) -> list[tuple[str, float | None]]:
             found.append((f"{contender} share of peak", entry["goodput_share_of_peak"]))
     found += [
         (f"{name}: {words}", scenario[name][figure])
-        for name in ("cold", "warm")
+        for name in ("cold", "warm", "cold_engine_anew", "warm_engine_anew")
         for figure, words in _TIMES.items()
         if "times" in scenario.get(name, {})
     ]

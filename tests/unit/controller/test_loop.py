@@ -653,6 +653,14 @@ def test_an_edge_makes_a_tick_at_once(tmp_path: Path) -> None:
         assert sum(reaction["slots"].values()) == 1
 
 
+def test_an_engine_that_is_found_is_told_of_at_once_however_rare_ticks_are(tmp_path: Path) -> None:
+    with rig(tmp_path, "observe", tick_ms=10 * 60 * 1000) as made:
+        made.start()
+        made.targets("a")
+        made.engines["a"].greet()
+        made.agent.next("status", lambda status: connected(status) == {"a"})
+
+
 def test_an_edge_before_the_first_tick_is_no_pause(tmp_path: Path) -> None:
     with rig(tmp_path, "observe", tick_ms=1000) as made:
         now_ns = time.monotonic_ns()

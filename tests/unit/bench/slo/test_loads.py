@@ -8,8 +8,11 @@ from demo.trace import Load, Request, read_trace
 from tests.bench.slo.loads import (
     CODE,
     CONVERSATION,
+    LONG_RPS,
+    SHORT_RPS,
     STEP_FACTOR,
     TRACES,
+    stalling,
     step,
     stretch,
     with_warm_up,
@@ -73,3 +76,20 @@ def test_a_window_begins_a_pause_after_its_warm_up() -> None:
     plan = with_warm_up(load, [Request(0.0, 5, 5), Request(0.25, 5, 5)], pause_s=0.5)
     assert [each.arrival_s for each in plan.requests] == [0.0, 0.25, 0.75, 2.75]
     assert (plan.warm_up, plan.window_s, plan.speed) == (2, 4.0, 3.0)
+
+
+@given(st.integers(0, 1000), st.floats(2.0, 20.0))
+def test_a_stalling_load_has_its_long_prompts_evenly_apart_among_short_ones(
+    seed: int, window_s: float
+) -> None:
+    load = stalling(seed, window_s)
+    long = [each.arrival_s for each in load.requests if each.answer_tokens == 1]
+    short = [each for each in load.requests if each.answer_tokens > 1]
+    assert (len(long), len(short)) == (int(window_s * LONG_RPS), int(window_s * SHORT_RPS))
+    assert {round(b - a, 6) for a, b in pairwise(long)} == {1 / LONG_RPS}
+    assert all(a.arrival_s <= b.arrival_s for a, b in pairwise(load.requests))
+    assert load.requests[-1].arrival_s <= window_s
+
+
+def test_another_seed_has_the_long_prompts_at_other_times() -> None:
+    assert len({stalling(seed, 6.0).requests for seed in range(10)}) == 10
