@@ -74,7 +74,22 @@ def ground() -> Iterator[Ground]:
 
 @contextmanager
 def private_bpffs() -> Iterator[Path]:
-    """A BPF file system that only this process and its children see, in a mount namespace of
+    """A BPF file system of our own, see `private_mount`."""
+    with TemporaryDirectory() as directory, private_mount("bpf", Path(directory)):
+        yield Path(directory)
+
+
+@contextmanager
+def in_memory(directory: Path) -> Iterator[Path]:
+    """The directory, made and in memory as /run is on a node, see `private_mount`."""
+    directory.mkdir()
+    with private_mount("tmpfs", directory):
+        yield directory
+
+
+@contextmanager
+def private_mount(kind: str, path: Path) -> Iterator[None]:
+    """A file system that only this process and its children see, in a mount namespace of
     their own: it goes with them however they end."""
     libc = ctypes.CDLL(None, use_errno=True)
 
@@ -82,15 +97,14 @@ def private_bpffs() -> Iterator[Path]:
         if result:
             raise OSError(ctypes.get_errno(), f"could not {what}")
 
-    with TemporaryDirectory() as directory:
-        path = Path(directory)
-        succeed(libc.unshare(_CLONE_NEWNS), "leave the mount namespace")
-        succeed(libc.mount(b"none", b"/", None, _MS_REC | _MS_SLAVE, None), "detach from mounts")
-        succeed(libc.mount(b"bpf", bytes(path), b"bpf", 0, None), f"mount bpffs on {path}")
-        try:
-            yield path
-        finally:
-            succeed(libc.umount2(bytes(path), _MNT_DETACH), f"unmount {path}")
+    succeed(libc.unshare(_CLONE_NEWNS), "leave the mount namespace")
+    succeed(libc.mount(b"none", b"/", None, _MS_REC | _MS_SLAVE, None), "detach from mounts")
+    mounted = libc.mount(kind.encode(), bytes(path), kind.encode(), 0, None)
+    succeed(mounted, f"mount {kind} on {path}")
+    try:
+        yield
+    finally:
+        succeed(libc.umount2(bytes(path), _MNT_DETACH), f"unmount {path}")
 
 
 def python_path() -> tuple[str, ...]:

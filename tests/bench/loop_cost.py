@@ -17,7 +17,7 @@ from uuid import uuid4
 
 import click
 
-from tests.bench.ground import Part, ground, private_bpffs
+from tests.bench.ground import Part, ground, in_memory, private_bpffs
 from tests.kernel.agent.rig import Site
 from tests.kernel.agent.traffic import engine_in, load
 
@@ -50,6 +50,7 @@ def measure(engines: int, clients: int, seconds: float) -> Part:
         here = stack.enter_context(ground())
         pins = stack.enter_context(private_bpffs())
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        stack.enter_context(in_memory(directory / "run"))
         site = Site(directory, pins / f"sits-{uuid4().hex[:12]}")
         stack.callback(site.unload)
         targets = []

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 from uuid import uuid4
 
-from tests.bench.ground import ground, private_bpffs
+from tests.bench.ground import ground, in_memory, private_bpffs
 from tests.bench.loop_cost import measure as stages_of
 from tests.engines.reference_process import Running
 from tests.kernel.agent.groups import favoured
@@ -119,6 +119,7 @@ def _node() -> Iterator[tuple[Running, Site, TwinGroup]]:
         directory = Path(stack.enter_context(TemporaryDirectory()))
         group = on.make_group("reaction")
         engine = stack.enter_context(engine_in(group, directory))
+        stack.enter_context(in_memory(directory / "run"))
         site = Site(directory, pins / f"sits-{uuid4().hex[:12]}")
         stack.callback(site.unload)
         site.write(
