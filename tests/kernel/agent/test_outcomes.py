@@ -20,6 +20,11 @@ def with_outcome(sitsd: Sitsd) -> list[dict[str, Any]]:
     return [decision for decision in sitsd.decisions() if decision["outcome"]]
 
 
+def with_both(sitsd: Sitsd) -> list[dict[str, Any]]:
+    """Those with the seconds before them too: one soon after the start has none."""
+    return [decision for decision in with_outcome(sitsd) if decision["outcome"]["before"]]
+
+
 def test_a_decision_gets_the_seconds_after_it_and_a_killed_controller_s_gets_none(
     node: Node, site: Site, gap_ms: float
 ) -> None:
@@ -31,7 +36,7 @@ def test_a_decision_gets_the_seconds_after_it_and_a_killed_controller_s_gets_non
             os.kill(sitsd.api.status()["controller"]["pid"], signal.SIGKILL)
             becomes(lambda: sitsd.api.status()["controller"]["restarts"] == 1)
             undone = {decision["id"] for decision in sitsd.decisions()}
-            judged = becomes(lambda: with_outcome(sitsd))[-1]
+            judged = becomes(lambda: with_both(sitsd))[-1]
         after = judged["outcome"]["after"]
         assert 5 <= after["seconds"] < 10
         assert after["chunks"] > after["gaps_over"]

@@ -1,4 +1,3 @@
-import os
 import subprocess
 from collections.abc import Iterator
 
@@ -17,8 +16,8 @@ SAYS = {"SITS_SLO_TTFT_MS": "800", "SITS_SLO_GAP_MS": "40.5", "SITS_CLASS": "slo
 @pytest.fixture
 def annotated_pid() -> Iterator[int]:
     # what it prints comes after the exec that gives it its environment
-    command, env = ["sh", "-c", "echo; exec sleep 60"], SAYS | {"PATH": os.environ["PATH"]}
-    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE) as process:
+    command, pipe = ["/bin/sh", "-c", "echo; read _"], subprocess.PIPE
+    with subprocess.Popen(command, env=SAYS, stdin=pipe, stdout=pipe) as process:
         assert process.stdout is not None
         process.stdout.readline()
         yield process.pid
