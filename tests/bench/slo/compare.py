@@ -1,6 +1,7 @@
 """Every contender on the same arrivals, and the best of a sweep among them."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 from controller.policy_model import Relegation
@@ -32,31 +33,42 @@ def compare(
     share: float,
     load: Callable[[int, float], Load],
 ) -> dict[str, Any]:
-    """The entry of one scenario; `load` makes the load of a seed for a window of seconds."""
+    """The entry of one scenario; `load` makes the load of a seed for a window of seconds.
+
+    What is compared runs seed by seed, sitsd between the fixed points: a machine that is shared is
+    another one ten minutes later.
+    """
     field = _Field(bench, extent, name, material, load)
-    runs = {each.name: field.on_all_seeds(each) for each in (DEFAULT, SITS, AIMD)}
     sweep = field.sweep(static_points(extent))
-    finalists = [point for point, _ in sweep[: extent.finalists]]
-    points = {"best_static": field.best_of(finalists)}
+    kinds = {"best_static": [point for point, _ in sweep[: extent.finalists]]}
     if DEADLINE in bench.knobs:
-        late = field.sweep(relegating_points(finalists, extent, material.slo.ttft_ms))
-        relegating = [point for point, _ in late[: extent.finalists]]
-        points["best_static_relegation"] = field.best_of(relegating)
+        points = relegating_points(kinds["best_static"], extent, material.slo.ttft_ms)
+        late = field.sweep(points)
+        kinds["best_static_relegation"] = [point for point, _ in late[: extent.finalists]]
         sweep += late
+    first, *others = kinds.values()
+    made = field.in_turn([DEFAULT, AIMD, *first, SITS, *chain(*others)])
+    runs = {each.name: made[each.name] for each in (DEFAULT, SITS, AIMD)}
+    best = {kind: best_of(points, made) for kind, points in kinds.items()}
     found = {
         **material.as_dict(),
         "share_of_capacity": share,
         "time_factor": {seed: plan.speed for seed, plan in field.plans.items()},
-        **{contender: summary(made) for contender, made in runs.items()},
+        **{contender: summary(each) for contender, each in runs.items()},
         **{
-            contender: {**summary(made), "knobs": dict(point.knobs)}
-            for contender, (point, made) in points.items()
+            kind: {**summary(made[point.name]), "knobs": dict(point.knobs)}
+            for kind, point in best.items()
         },
         "sweep": [{"knobs": dict(point.knobs), "goodput_rps": rps} for point, rps in sweep],
     }
-    for contender in points:
+    for contender in best:
         found[f"goodput_ratio_vs_{contender}"] = ratio(found["sits"], found[contender])
     return found
+
+
+def best_of(points: Sequence[Contender], made: Mapping[str, Sequence[Run]]) -> Contender:
+    """The point with the most goodput over all seeds."""
+    return max(points, key=lambda point: figures(made[point.name]).goodput_rps)
 
 
 def static_points(extent: Extent) -> list[Contender]:
@@ -109,16 +121,11 @@ class _Field:
             found.append((point, figures([run]).goodput_rps))
         return sorted(found, key=lambda each: -each[1])
 
-    def on_all_seeds(self, contender: Contender) -> list[Run]:
-        """A run for each seed."""
-        return [
-            self._bench.run(
-                f"{self._name}, seed {seed}, {contender.name}", Spec(contender, plan, self._slo)
-            )
-            for seed, plan in self.plans.items()
-        ]
-
-    def best_of(self, points: Sequence[Contender]) -> tuple[Contender, list[Run]]:
-        """The point with the most goodput over all seeds."""
-        tried = [(point, self.on_all_seeds(point)) for point in points]
-        return max(tried, key=lambda each: figures(each[1]).goodput_rps)
+    def in_turn(self, contenders: Sequence[Contender]) -> dict[str, list[Run]]:
+        """Each one's run for each seed, by name; all run on a seed before the next."""
+        made: dict[str, list[Run]] = {each.name: [] for each in contenders}
+        for seed, plan in self.plans.items():
+            for each in contenders:
+                label = f"{self._name}, seed {seed}, {each.name}"
+                made[each.name].append(self._bench.run(label, Spec(each, plan, self._slo)))
+        return made
