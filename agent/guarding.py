@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Final
 
 from agent.backoff import LAST_S
+from agent.ending import end_of
 from controller.limits.guard import await_guard, launch_guard
 from controller.policy_model import Agent
 
 GUARD_TIMEOUT_MS: Final = 700
 """Silence after which limits are undone: seven missed heartbeats, and well under a second."""
-
-STOP_TIMEOUT_S: Final = 3.0
 
 _LOG: Final = logging.getLogger("sits.guarding")
 
@@ -35,15 +34,11 @@ class Guarding:
 
     def tick(self) -> bool:
         """See that there is one; whether the one that was on watch is gone, and its pipe."""
-        gone = (
-            self.heartbeat is not None
-            and self._guard is not None
-            and self._guard.poll() is not None
-        )
-        if gone:
-            assert self._guard is not None
-            _LOG.warning("guard ended with %s, starting another", self._guard.returncode)
+        guard, gone = self._guard, False
+        if guard is not None and self.heartbeat is not None and guard.poll() is not None:
+            _LOG.warning("guard ended with %s, starting another", guard.returncode)
             self._let_go()
+            gone = True
         if self._guard is None and time.monotonic() >= self._again_at_s:
             self._launch()
         if self._guard is not None and self.heartbeat is None:
@@ -58,11 +53,7 @@ class Guarding:
         self._let_go()
         if guard.stdout is not None:
             guard.stdout.close()
-        try:
-            guard.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            guard.kill()
-            guard.wait()
+        end_of(guard)
 
     def _launch(self) -> None:
         agent = self._agent

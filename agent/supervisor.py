@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent.backoff import Backoff
+from agent.ending import end_of
 from agent.guarding import Guarding
 from controller.limits.undo import describe, run_undo
 from controller.policy import policy_to_json
@@ -21,7 +22,6 @@ from controller.start import Handles, Started, hand_over, start_controller
 from controller.wire import Channel, Message
 
 BACKOFF: Final = Backoff(first_s=0.5, factor=2)
-STOP_TIMEOUT_S: Final = 3.0
 QUEUES_S: Final = 1.0
 """So often the controller is told what the queues are, though they have not changed."""
 
@@ -145,11 +145,7 @@ class Supervisor:
         if self._controller is None:
             return
         self._close_channel()
-        try:
-            code = self._controller.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._controller.kill()
-            code = self._controller.wait()
+        code = end_of(self._controller)
         self._controller = None
         self._undo("the controller died")
         self._on_death()
@@ -164,11 +160,7 @@ class Supervisor:
             self._channel, self._first = Channel(channel), None
         self._close_channel()
         if self._controller is not None:
-            try:
-                self._controller.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self._controller.kill()
-                self._controller.wait()
+            end_of(self._controller)
             self._controller = None
         self._undo("the agent stops")
         self._guarding.stop()
@@ -184,7 +176,7 @@ class Supervisor:
                 hand_over(channel, self.handles, heartbeat)
             except OSError:
                 channel.close()
-                process.wait()
+                end_of(process)
                 raise
         except OSError as error:
             self._backoff = self._backoff.ended(time.monotonic())

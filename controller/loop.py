@@ -335,6 +335,11 @@ class Loop:
         self._calm = ms > self._policy.controller.scheduler_tick_interval_ms
         return int(ms * 1e6) // self._turn.ticks(len(watches))
 
+    def _hurry(self, now_ns: int) -> None:
+        """There is news: what comes of it is wanted soon, however calm it is."""
+        self._news, self._status_ns = True, 0
+        self._due_ns = min(self._due_ns, now_ns)
+
     def _follow_hands(self, now_ns: int) -> None:
         if self._hands.active:
             self._hands.tick(self._by_key(), now_ns)
@@ -367,9 +372,7 @@ class Loop:
                 if reaction_ns is not None:
                     self._timings["reaction"].add(reaction_ns)
             for notice in (*watch.link.take_notices(), *watch.figures.take_notices()):
-                # what it says, and what is to be done about it, is wanted soon
-                self._news, self._status_ns = True, 0
-                self._due_ns = min(self._due_ns, now_ns)
+                self._hurry(now_ns)
                 if notice.kind in NOT_OURS:
                     watch.let_go()
                     self._hands.let_go(watch, notice.detail)
@@ -392,9 +395,7 @@ class Loop:
     def take(self, message: Message) -> None:
         """Do what a message of the agent says."""
         if message["type"] in HURRIES:
-            # what comes of it is wanted soon, however calm it is
-            self._status_ns = 0
-            self._due_ns = min(self._due_ns, self._clock())
+            self._hurry(self._clock())
         match message["type"]:
             case "targets":
                 self._set_targets(message)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+_STARTS: Final = ("cold", "warm", "cold_engine_anew", "warm_engine_anew")
 _CONTENDERS: Final = (
     "default",
     "best_static",
@@ -15,10 +16,7 @@ _CONTENDERS: Final = (
     "sits_without",
     "sits_at_once",
     "sits",
-    "cold",
-    "warm",
-    "cold_engine_anew",
-    "warm_engine_anew",
+    *_STARTS,
 )
 _HEAD: Final = (
     f"{'':28}{'goodput':>9}{'att.':>8}{'ttft ok':>9}{'gap ok':>8}{'TTFT P50 / P99':>18}"
@@ -100,7 +98,7 @@ def _ratios(scenario: Mapping[str, Any]) -> list[tuple[str, float | None]]:
             found.append((f"{contender} share of peak", entry["goodput_share_of_peak"]))
     found += [
         (f"{name}: {words}", scenario[name][figure])
-        for name in ("cold", "warm", "cold_engine_anew", "warm_engine_anew")
+        for name in _STARTS
         for figure, words in _TIMES.items()
         if "times" in scenario.get(name, {})
     ]

@@ -98,14 +98,12 @@ def times_of(run: Run) -> dict[str, float | None]:
     }
     if seen["engine_after_s"] is None:
         return found
-    had_s = max(0.0, (seen["started_ns"] - from_ns) / 1e9 + seen["engine_after_s"])
+    engine_s = (seen["started_ns"] - from_ns) / 1e9 + seen["engine_after_s"]
+    had_s = max(0.0, engine_s)
     if holds_s is not None:
         found["holds_with_engine_s"] = max(0.0, holds_s - had_s)
     if seen["point_after_s"] is not None:
-        point_s = (
-            (seen["started_ns"] - from_ns) / 1e9 + seen["engine_after_s"] + seen["point_after_s"]
-        )
-        found["point_after_s"] = max(0.0, point_s - had_s)
+        found["point_after_s"] = max(0.0, engine_s + seen["point_after_s"] - had_s)
     return found
 
 
