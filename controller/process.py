@@ -12,7 +12,6 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -32,9 +31,6 @@ from controller.wire import Channel, Message
 SLICE_NS: Final = 100_000
 """The shortest there is; a tick takes a few of them."""
 
-NICE: Final = -10
-"""The loop must run when neighbours take the CPU; it uses little of it."""
-
 CONFIG_TIMEOUT_MS: Final = 10_000
 
 
@@ -47,8 +43,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # the whole group, such as Ctrl-C at a terminal, must not cut that short.
     for each in (signal.SIGINT, signal.SIGHUP):
         signal.signal(each, signal.SIG_IGN)
-    with suppress(PermissionError):
-        os.nice(NICE)
     shorten(SLICE_NS)
 
     with_agent = socket.socket(fileno=options.channel)

@@ -5,12 +5,17 @@ pipe come as file descriptors over its channel (SCM_RIGHTS, unix(7)). They may c
 was started, so that it reads its modules while the agent still loads programs.
 """
 
+import os
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+NICE: Final = -10
+"""The loop must run when neighbours take the CPU; it uses little of it."""
 
 _PACKAGES: Final = Path(__file__).parents[1]
 _CPUS_BYTES: Final = 4
@@ -47,6 +52,9 @@ def start_controller() -> Started:
         except OSError:
             ours.close()
             raise
+    with suppress(OSError):
+        # from outside, and so before it reads its modules: that takes most of its CPU
+        os.setpriority(os.PRIO_PROCESS, process.pid, NICE)
     return process, ours
 
 
