@@ -56,8 +56,12 @@ def neighbour_families(neighbours: Iterable[NeighbourFigures]) -> Iterator[Metri
     longest = GaugeMetricFamily(
         "sits_neighbour_longest_freeze_seconds", "The longest of them.", labels=["target"]
     )
+    idle = GaugeMetricFamily(
+        "sits_neighbour_idle", "1 while the agent has made it idle.", labels=["target"]
+    )
     for each in shown:
+        idle.add_metric([each.name], each.held["idle"])
         freezes.add_metric([each.name, each.held["class"]], each.held["freezes"])
         late.add_metric([each.name], each.held["late_thaws"])
         longest.add_metric([each.name], each.held["longest_freeze_ns"] / 1e9)
-    yield from (freezes, late, longest)
+    yield from (idle, freezes, late, longest)

@@ -9,6 +9,7 @@ from controller.policy_model import Policy
 _NOT_KNOWN = {
     "class": None,
     "weight": None,
+    "idle": False,
     "frozen": False,
     "freezes": 0,
     "protected": None,
@@ -54,6 +55,7 @@ def neighbours_answer(
                 "cpu_share": each.cpu_share,
                 "freeze_ms": each.freeze_ms,
                 "retry_ms": each.retry_ms,
+                "idle": each.idle,
                 "neighbours": sum(row["class"] == each.name for row in rows),
             }
             for each in policy.all_classes.values()

@@ -31,12 +31,13 @@ def neighbours(answer: Json) -> RenderableType:
         ]
     else:
         parts.append(Text("no neighbours"))
-    table = table_of("CLASS", "CPU SHARE", "LONGEST FREEZE", "RUNS BETWEEN", "NEIGHBOURS")
+    table = table_of("CLASS", "IDLE", "CPU SHARE", "LONGEST FREEZE", "RUNS BETWEEN", "NEIGHBOURS")
     for item in answer["classes"]:
         freeze = figure(item["freeze_ms"], "ms") if item["freeze_ms"] else "never"
         retry = figure(item["retry_ms"], "ms") if item["freeze_ms"] else ""
         share, count = percent(item["cpu_share"]), str(item["neighbours"])
-        table.add_row(item["name"], share, freeze, retry, count)
+        idle = "may be" if item["idle"] else "never"
+        table.add_row(item["name"], idle, share, freeze, retry, count)
     parts += [heading("classes"), indent(table)]
     if answer["candidates"]:
         title = "not named by the policy, but took the CPU"
@@ -63,6 +64,8 @@ def _state(item: Json) -> Text:
         return Text("frozen", "bold yellow")
     if item["quota_cores"] is not None:
         return Text("quota", "yellow")
+    if item["idle"]:
+        return Text("idle", "yellow")
     return Text("protected" if item["protected"] else "free", "dim")
 
 

@@ -46,4 +46,5 @@ def neighbour_target(
         its.freeze_ms,
         its.retry_ms,
         settings.weight if settings is not None else 0,
+        its.idle,
     )

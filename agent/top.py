@@ -293,7 +293,7 @@ def _neighbour_lines(neighbours: Sequence[Json], most: int) -> list[Text]:
     shown = neighbours if len(neighbours) <= most else neighbours[: most - 1]
     for item in shown:
         used, quota = item["used_cores"], item["quota_cores"]
-        held = quota is not None
+        held = quota is not None or item["idle"]
         gauge = bar((used or 0.0) / quota, 5) if held and quota else " " * 5
         cells = [
             Text(item["name"]),

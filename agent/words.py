@@ -186,7 +186,9 @@ def cores(neighbour: Json) -> str:
         return "not found"
     used, quota = neighbour["used_cores"], neighbour["quota_cores"]
     used_text = UNKNOWN if used is None else f"{used:.2f}"
-    return f"{used_text} cores" if quota is None else f"{used_text} of {quota:.2f} cores"
+    if quota is not None:
+        return f"{used_text} of {quota:.2f} cores"
+    return f"{used_text} cores, idle" if neighbour["idle"] else f"{used_text} cores"
 
 
 def sockets_text(sockets: Json) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from controller.journal_rows import Change
+from controller.limits.cpu import IDLE_WEIGHT
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class ReleaseKnobs:
 
 @dataclass(frozen=True, slots=True)
 class SetWeight:
-    """Set the CPU weight (v2 unit) of a cgroup: the engine's own, or a `target`'s.
+    """Set the CPU weight (v2 unit) of a cgroup: the engine's own, or a `target`'s, 0 for idle.
 
     `old` is None where it is not known.
     """
@@ -108,7 +109,7 @@ def _changes(action: Action, engine: str, rank: str) -> list[Change]:
                 Change("knob", rank or engine, name, value, "start") for name, value in old.items()
             ]
         case SetWeight(weight=weight, old=before, target=whose):
-            return [Change("limit", whose or engine, "cpu_weight", before, weight)]
+            return [Change("limit", whose or engine, "cpu_weight", before, _weight(weight))]
         case Freeze(target=target, for_ms=for_ms):
             return [Change("limit", target, "freeze_ms", None, for_ms)]
         case Thaw(target=target):
@@ -118,4 +119,9 @@ def _changes(action: Action, engine: str, rank: str) -> list[Change]:
         case SetMemoryHigh(target=target, high=high, old=was_high):
             return [Change("limit", target, "memory_high", was_high, high)]
         case ReleaseLimit(target=target, knob=knob, old=held):
-            return [Change("limit", target or engine, knob, held, "original")]
+            old_weight = _weight(held) if knob == "cpu_weight" else held
+            return [Change("limit", target or engine, knob, old_weight, "original")]
+
+
+def _weight(weight: float) -> float | str:
+    return "idle" if weight == IDLE_WEIGHT else weight

@@ -86,7 +86,8 @@ class Actuator:
             held = next((h for h in self._limiter.held() if h.group == group), None)
             if held is not None:
                 return group, "", None
-            return group, "", read_weight(group)
+            # one that is idle is so by its owner's will
+            return group, "", read_weight(group) or None
         except CgroupError as error:
             return None, str(error), None
 

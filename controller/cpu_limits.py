@@ -1,9 +1,8 @@
-"""When others take an engine's CPU: its weight first, then limits on them, and the way back.
+"""When others take an engine's CPU: what costs them nothing else first, and the way back.
 
-Raising the weight is work-conserving: on a real vLLM it alone brought the gap P99 from 80 ms back
-to 19 ms, and the neighbours kept what the engine left. So it comes first, quotas and freezes on
-neighbours (`neighbour_limits`) only when weight is not enough, and all are given back when they are
-no longer needed (docs/decisions.md).
+A higher weight of the engine and idle neighbours (`neighbour_limits`) are work-conserving: the
+neighbours keep what the engine leaves. So both come first, and at once; quotas and freezes only
+when they are not enough; and all are given back when they are no longer needed (docs/decisions.md).
 """
 
 from dataclasses import dataclass, field, replace
@@ -13,13 +12,17 @@ from controller.actions import Proposal, ReleaseLimit, SetWeight
 from controller.attribution import OUTSIDE, Cause
 from controller.changed import changed
 from controller.neighbour_limits import (
+    NO_TRAFFIC_NS,
     QUIET_CORES,
+    RELEASE_AFTER_NS,
     WEIGHT_BAND,
     WEIGHT_EVERY_NS,
     Hold,
     NeighbourView,
+    make_idle,
     relax,
     tighten,
+    wake,
     weigh_tenants,
 )
 from controller.signals import Signals
@@ -29,12 +32,9 @@ WEIGHT_FACTOR: Final = 10
 
 WEIGHT_DWELL_NS: Final = 250_000_000
 QUOTA_AFTER_NS: Final = 1_000_000_000
-"""How long the highest weight may fail to help before quotas come; calm for as long is help."""
+"""How long both may fail to help before quotas come; calm for as long is help."""
 
-RELEASE_AFTER_NS: Final = 10_000_000_000
-IDLE_AFTER_NS: Final = 60_000_000_000
-"""Without traffic for this long the weight goes back even if neighbours burn: nobody needs it. A
-shorter lull is part of the load, and giving up in it would make the next burst pay again."""
+TRAFFIC_EVERY_NS: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,10 @@ def decide_cpu(
     """
     now_ns = signals.now_ns
     if not signals.idle:
-        memory = changed(memory, idle_ns=None)
+        hold = memory.hold
+        if now_ns - hold.traffic_ns >= TRAFFIC_EVERY_NS:
+            hold = replace(hold, traffic_ns=now_ns)
+        memory = changed(memory, idle_ns=None, hold=hold)
     elif memory.idle_ns is None:
         memory = replace(memory, idle_ns=now_ns)
     if cause is not Cause.NONE and cause not in OUTSIDE:
@@ -127,25 +130,21 @@ def _tighten(
         f"neighbours held the CPU for {signals.neighbour_pressure:.0%} of the time the engine"
         " wanted it"
     )
-    if view.base_weight is not None:
-        weight = memory.weight or view.base_weight
-        if weight < view.max_weight:
-            if now_ns - memory.weight_ns < WEIGHT_DWELL_NS:
-                return memory, None
-            raised = min(view.max_weight, weight * WEIGHT_FACTOR)
-            stepped = replace(memory, weight=raised, weight_ns=now_ns, raised=True)
-            return stepped, Proposal((SetWeight(raised, weight),), reason)
-    failing_since_ns = max(memory.weight_ns, memory.trouble_ns or now_ns)
-    if now_ns - failing_since_ns < QUOTA_AFTER_NS:
+    waited_ns, window_ns = signals.kernel.wait_other_ns, signals.window_ns
+    hold, actions = make_idle(view.neighbours, memory.hold, waited_ns, window_ns, now_ns)
+    memory = changed(memory, hold=hold)
+    weight = memory.weight or view.base_weight
+    below = weight is not None and weight < view.max_weight
+    if weight is not None and below and now_ns - memory.weight_ns >= WEIGHT_DWELL_NS:
+        raised = min(view.max_weight, weight * WEIGHT_FACTOR)
+        actions = (SetWeight(raised, weight), *actions)
+        memory = replace(memory, weight=raised, weight_ns=now_ns, raised=True)
+    if actions:
+        return memory, Proposal(actions, reason)
+    failing_since_ns = max(memory.weight_ns, hold.idle_ns, memory.trouble_ns or now_ns)
+    if below or now_ns - failing_since_ns < QUOTA_AFTER_NS:
         return memory, None
-    hold, actions = tighten(
-        view.neighbours,
-        view.cpus,
-        memory.hold,
-        signals.kernel.wait_other_ns,
-        signals.window_ns,
-        now_ns,
-    )
+    hold, actions = tighten(view.neighbours, view.cpus, hold, waited_ns, window_ns, now_ns)
     if not actions:
         return memory, None
     why = f"{reason}, and its weight is not enough"
@@ -161,10 +160,15 @@ def _relax(view: CpuView, memory: CpuMemory, signals: Signals) -> tuple[CpuMemor
     hold, actions, why = relax(view.neighbours, view.cpus, memory.hold, all_calm_ns, now_ns)
     if actions:
         return replace(memory, hold=hold), Proposal(actions, why)
-    if memory.hold.quotas or memory.weight is None or not memory.raised:
+    if memory.hold.quotas:
+        return memory, None
+    hold, actions, why = wake(view.neighbours, memory.hold, all_calm_ns, now_ns)
+    if actions:
+        return replace(memory, hold=hold), Proposal(actions, why)
+    if memory.weight is None or not memory.raised:
         return memory, None
     used = sum(each.used_cores for each in view.neighbours)
-    idle = memory.idle_ns is not None and now_ns - memory.idle_ns >= IDLE_AFTER_NS
+    idle = memory.idle_ns is not None and now_ns - memory.idle_ns >= NO_TRAFFIC_NS
     if calm_ns < RELEASE_AFTER_NS or (used >= QUIET_CORES and not idle):
         return memory, None  # they would take it again at once
     why = "the engine has no traffic" if idle else "its neighbours are quiet"

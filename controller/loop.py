@@ -456,7 +456,8 @@ class Loop:
         freezable = [each.name for each in neighbours if each.limit and each.freeze_ms]
         self._actuator.set_neighbours(limitable, self._engines, freezable=bool(freezable))
         floors = {each.name: each.min_cores for each in neighbours}
-        self._actuator.neighbours.respect(floors, freezable)
+        may_be_idle = [each.name for each in neighbours if each.limit and each.idle]
+        self._actuator.neighbours.respect(floors, freezable, may_be_idle)
         self._rows = {watch.row for watch in self._engines.values()}
 
     def _all(self) -> list[EngineWatch]:

@@ -18,8 +18,9 @@ from controller.actions import (
     SetWeight,
     Thaw,
 )
+from controller.changed import changed
 from controller.limits.cgroup import CgroupError, Group
-from controller.limits.cpu import QUOTA_FILES, WEIGHT_FILES
+from controller.limits.cpu import IDLE_WEIGHT, QUOTA_FILES, WEIGHT_FILES, can_be_idle
 from controller.limits.holds import Held
 from controller.limits.limiter import Limiter
 from controller.limits.memory import HIGH
@@ -79,6 +80,7 @@ class NeighbourHands:
         self._tell = tell
         self._clock = clock
         self._groups: dict[str, Group] = {}
+        self._may_be_idle: set[str] = set()
         self._quotas: dict[str, float] = {}
         self._weights: dict[str, int] = {}
         self._highs: dict[str, int] = {}
@@ -100,6 +102,7 @@ class NeighbourHands:
         The freezer is started ahead where a class allows a freeze.
         """
         old, self._groups = self._groups, dict(groups)
+        self._may_be_idle = {name for name, group in groups.items() if can_be_idle(group)}
         self._protection.set_engines(group.path for group in engines)
         self._protection.forget_but(self._groups.values())
         for kept in (self._protected, self._paused, self._freezes):
@@ -111,12 +114,20 @@ class NeighbourHands:
         if freezable:
             self._limiter.prepare_to_freeze()
 
-    def respect(self, floors: Mapping[str, float], freezable: Collection[str]) -> None:
-        """Give back quotas below a neighbour's floor, in cores, and freezes it may not have."""
+    def respect(
+        self, floors: Mapping[str, float], freezable: Collection[str], may_be_idle: Collection[str]
+    ) -> None:
+        """Give back what neighbours may not have: quotas below their floor, in cores, and others.
+
+        `freezable` and `may_be_idle` are those whose class allows it.
+        """
         for name in [name for name, cores in self._quotas.items() if cores < floors.get(name, 0)]:
             self._drop(name, self._groups[name])
         for name in self._frozen.keys() - set(freezable):
             self._thaw(name)
+        idle = {name for name, weight in self._weights.items() if weight == IDLE_WEIGHT}
+        for name in idle - set(may_be_idle):
+            self._drop(name, self._groups[name])
 
     @property
     def holding(self) -> bool:
@@ -127,7 +138,7 @@ class NeighbourHands:
         """Those that can be limited now: known, not protected, and nothing refused lately."""
         now_ns = self._clock()
         return tuple(
-            each
+            each if each.name in self._may_be_idle else changed(each, idle=False)
             for each in neighbours
             if each.name in self._groups
             and each.name not in self._protected
@@ -159,6 +170,8 @@ class NeighbourHands:
             why = self._set(action, group, reason)
         if why is not None:
             self._paused[name] = self._clock() + PAUSE_NS
+            if isinstance(action, SetWeight):
+                self.hold = self.hold.without(name, "cpu_weight")
         elif isinstance(action, SetQuota):
             self._quotas[name] = action.cores
         elif isinstance(action, SetWeight):
@@ -252,7 +265,8 @@ class NeighbourHands:
         freezes = self._freezes.get(name, Freezes())
         return {
             "quota_cores": self._quotas.get(name),
-            "weight": self._weights.get(name),
+            "weight": self._weights.get(name) or None,
+            "idle": self._weights.get(name) == IDLE_WEIGHT,
             "frozen": name in self._frozen,
             "freezes": freezes.count,
             "frozen_ns": freezes.frozen_ns,

@@ -1,4 +1,4 @@
-"""How neighbours are held while a weight is not enough, and let go of again: quotas, then freezes.
+"""How neighbours are held, and let go of again: they are made idle, then quotas, then freezes.
 
 What is held belongs to the machine, not to the engine it is held for. Every engine in need tightens
 the same `Hold`, in the rhythm of one, and it is relaxed only when no engine is in need: so each
@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 
 from controller.actions import Action, Freeze, ReleaseLimit, SetQuota, SetWeight, Thaw
 from controller.backfill import HeldWork, deal, most_deserving
+from controller.limits.cpu import IDLE_WEIGHT
 
 T = TypeVar("T")
 
@@ -20,6 +21,9 @@ BLAME_SHARE: Final = 0.5
 
 QUOTA_DWELL_NS: Final = 500_000_000
 QUOTA_CUT: Final = 0.5
+IDLE_CORES: Final = 0.01
+"""Who uses less is not made idle: there is nothing to win."""
+
 FREEZE_AFTER_NS: Final = 1_000_000_000
 """How long the smallest quotas may fail to help before freezes come."""
 
@@ -31,6 +35,11 @@ MOST_FROZEN: Final = 0.8
 
 THAW_AFTER_NS: Final = 200_000_000
 """Calm for so long during a freeze ends it early, one neighbour after the other."""
+
+RELEASE_AFTER_NS: Final = 10_000_000_000
+NO_TRAFFIC_NS: Final = 60_000_000_000
+"""Without traffic for this long an engine needs nobody held. A shorter lull is part of the load,
+and giving up in it would make the next burst pay again."""
 
 RELAX_AFTER_NS: Final = 5_000_000_000
 RELAX_EVERY_NS: Final = 1_000_000_000
@@ -48,7 +57,7 @@ class NeighbourView:
     """A neighbour as the laws see it: what it uses, in cores, and how far it may be limited.
 
     `weight` is what it should have as a tenant, None if it is none; `held_back_s` is as in
-    `HeldWork`; the rest is its class.
+    `HeldWork`; the rest is its class. `idle` is whether it may be made idle.
     """
 
     name: str
@@ -59,6 +68,7 @@ class NeighbourView:
     retry_ms: int = 1000
     held_back_s: float = 0.0
     weight: int | None = None
+    idle: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +95,20 @@ class Hold:
     quota_ns: int = 0
     frozen: Mapping[str, Frozen] = field(default_factory=dict)
     weights: Mapping[str, int] = field(default_factory=dict)
+    """Of tenants, and 0 of those that are made idle."""
+
     weight_ns: int = 0
+    idle_ns: int = 0
     need_ns: int = 0
     """When an engine was last in need."""
+
+    traffic_ns: int = 0
+    """When an engine last had traffic, to a second."""
+
+    @property
+    def idle(self) -> list[str]:
+        """Those that are made idle."""
+        return [name for name, weight in self.weights.items() if weight == IDLE_WEIGHT]
 
     def without(self, name: str, knob: str | None = None) -> "Hold":
         """The same without a neighbour, or without its `cpu_quota` or `cpu_weight` alone."""
@@ -97,6 +118,51 @@ class Hold:
         if knob in {None, "cpu_weight"}:
             hold = replace(hold, weights=_others(hold.weights, name))
         return hold if knob is not None else replace(hold, frozen=_others(hold.frozen, name))
+
+
+def make_idle(
+    neighbours: Sequence[NeighbourView], hold: Hold, waited_ns: int, window_ns: int, now_ns: int
+) -> tuple[Hold, tuple[Action, ...]]:
+    """Make all idle that may be and use the CPU, a tenant never; nothing if they are innocent.
+
+    They keep all that nobody else wants: it costs them what the engine waits for and no more, so it
+    is done at once and to all of them.
+    """
+    if not _are_to_blame(neighbours, waited_ns, window_ns):
+        return hold, ()
+    fresh = [
+        each.name
+        for each in neighbours
+        if each.idle
+        and each.weight is None
+        and each.used_cores >= IDLE_CORES
+        and each.name not in hold.weights
+    ]
+    if not fresh:
+        return hold, ()
+    weights = {**hold.weights, **dict.fromkeys(fresh, IDLE_WEIGHT)}
+    actions = tuple(SetWeight(IDLE_WEIGHT, None, name) for name in fresh)
+    return replace(hold, weights=weights, idle_ns=now_ns), actions
+
+
+def wake(
+    neighbours: Sequence[NeighbourView], hold: Hold, calm_ns: int, now_ns: int
+) -> tuple[Hold, tuple[Action, ...], str]:
+    """Give the idle ones their weight back after `calm_ns` in which no engine was in need, and why.
+
+    Not while they use the CPU and an engine serves: they would take it again at once.
+    """
+    idle = hold.idle
+    if not idle or calm_ns < RELEASE_AFTER_NS:
+        return hold, (), ""
+    used = sum(each.used_cores for each in neighbours if each.name in idle)
+    unused = now_ns - hold.traffic_ns >= NO_TRAFFIC_NS
+    if used >= QUIET_CORES and not unused:
+        return hold, (), ""
+    weights = {name: each for name, each in hold.weights.items() if each != IDLE_WEIGHT}
+    actions = tuple(ReleaseLimit(name, "cpu_weight", IDLE_WEIGHT) for name in idle)
+    why = "no engine has traffic" if unused else "they are quiet"
+    return replace(hold, weights=weights), actions, why
 
 
 def tighten(
@@ -114,9 +180,8 @@ def tighten(
     """
     if now_ns - hold.quota_ns < QUOTA_DWELL_NS:
         return hold, ()
-    used_ns = sum(each.used_cores for each in neighbours) * window_ns
-    if used_ns < BLAME_SHARE * waited_ns:
-        return hold, ()  # others, whom the policy does not name, hold the CPU
+    if not _are_to_blame(neighbours, waited_ns, window_ns):
+        return hold, ()
     quotas = dict(hold.quotas)
     actions: list[Action] = []
     for each in neighbours:
@@ -204,7 +269,7 @@ def weigh_tenants(
     for each in neighbours:
         held = weights.get(each.name)
         if each.weight is None:
-            if held is not None:
+            if held is not None and held != IDLE_WEIGHT:
                 del weights[each.name]
                 actions.append(ReleaseLimit(each.name, "cpu_weight", held))
         elif held is None or abs(each.weight - held) > WEIGHT_BAND * held:
@@ -213,6 +278,12 @@ def weigh_tenants(
     if not actions:
         return hold, ()
     return replace(hold, weights=weights, weight_ns=now_ns), tuple(actions)
+
+
+def _are_to_blame(neighbours: Sequence[NeighbourView], waited_ns: int, window_ns: int) -> bool:
+    """Whether it is they who hold the CPU, and not others, whom the policy does not name."""
+    used_ns = sum(each.used_cores for each in neighbours) * window_ns
+    return used_ns >= BLAME_SHARE * waited_ns
 
 
 def _retry_ms(neighbours: Sequence[NeighbourView], name: str) -> int:

@@ -68,6 +68,7 @@ class NeighbourWatch:
             target.retry_ms,
             self.account.since_held_back_ns / 1e9,
             weight,
+            target.idle,
         )
 
     def status(self) -> dict[str, Any]:

@@ -15,7 +15,8 @@ LONGEST_FREEZE_MS: Final = 5000
 class ServiceClass:
     """How far work of one class may be held back while an engine's SLO is at risk.
 
-    Without a class a neighbour is never frozen, and its quota is bounded by `min_cores` alone.
+    Without a class a neighbour may be made idle, is never frozen, and its quota is bounded by
+    `min_cores` alone.
     """
 
     name: str = ""
@@ -39,6 +40,15 @@ class ServiceClass:
         int,
         Key(whole(1, 60_000, "ms"), "How long it runs, at the least, between two freezes."),
     ] = 1000
+    idle: Annotated[
+        bool,
+        Key(
+            switch(),
+            "Whether it may be made idle (`cpu.idle`), the first thing that is done: it then runs"
+            " when nothing beside it wants to, and gets all the CPU that is left, which may be"
+            " none.",
+        ),
+    ] = True
 
 
 NO_CLASS: Final = ServiceClass()

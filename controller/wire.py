@@ -46,6 +46,7 @@ class NeighbourTarget:
     freeze_ms: int = 0
     retry_ms: int = 1000
     weight: int = 0
+    idle: bool = True
 
 
 class Channel:

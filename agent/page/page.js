@@ -606,7 +606,7 @@ function showNeighbours(neighbours) {
   section.querySelector("tbody").replaceChildren(...sorted.map((each) => el("tr", {},
     el("th", { scope: "row" }, each.name),
     el("td", { class: "number" }, each.found ? figure(each.used_cores) : "not found"),
-    el("td", { class: "number" }, each.quota_cores === null ? "none" : figure(each.quota_cores)))));
+    el("td", { class: "number" }, each.quota_cores === null ? (each.idle ? "idle" : "none") : figure(each.quota_cores)))));
 }
 
 function showGpus(gpus) {

@@ -3,7 +3,8 @@
 Most files hold one value, and the text is all of it. Some hold a line for each device or region,
 of which a change names one: there the text is that line, and its first word is the key. The
 freezer of cgroup v1 shows its own state, its parents' and how far it got mixed up in one word: the
-text is what was last written.
+text is what was last written. An idle group (cpu.idle) has no weight of its own: its weight's text
+is "0", which is what cgroup v2 shows, and which no other group has.
 """
 
 from dataclasses import dataclass
@@ -18,6 +19,15 @@ KEYED: Final = frozenset({"io.weight", "io.bfq.weight", "dmem.max"})
 V1_FREEZER: Final = "freezer.state"
 V1_FROZEN: Final = "FROZEN"
 V1_THAWED: Final = "THAWED"
+
+IDLE: Final = "0"
+IDLE_FILE: Final = "cpu.idle"
+IDLE_SHOWN: Final = {"cpu.shares": "3", "cpu.weight": IDLE}
+"""What the weight files of an idle group hold (WEIGHT_IDLEPRIO in kernel/sched/sched.h, commit
+304000390f88 `sched: Cgroup SCHED_IDLE support`)."""
+
+WOKEN: Final = {"cpu.shares": "1024", "cpu.weight": "100"}
+"""And what they hold once it is idle no more, whatever they held before."""
 
 Slot = tuple[Path, str]
 """A value of its own: a file, and the key of its line where the file has several."""
@@ -50,7 +60,24 @@ def shown(file: Path, like: str) -> str:
         own = read(file.with_name("freezer.self_freezing"))
         return V1_FROZEN if own == "1" else V1_THAWED
     text = read(file)
+    if text == IDLE_SHOWN.get(file.name) and is_idle(file):
+        return IDLE
     if file.name not in KEYED:
         return text
     key = slot_of(file, like)[1]
     return next((line for line in text.split("\n") if line.partition(" ")[0] == key), "")
+
+
+def is_idle(weight_file: Path) -> bool:
+    """Whether the group of that weight file is idle; none is before kernel 5.15."""
+    file = weight_file.with_name(IDLE_FILE)
+    return file.exists() and read(file) == "1"
+
+
+def between(found: str, change: Change) -> tuple[str, ...]:
+    """What the file may hold for a moment while it goes from `found` to the change's text or back.
+
+    A group that is idle no more has the default weight until its own is written.
+    """
+    woken = WOKEN.get(change.file.name)
+    return () if woken is None or IDLE not in (found, change.text) else (woken,)

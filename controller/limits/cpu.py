@@ -1,7 +1,8 @@
 """CPU weight, quota and throttling of a cgroup, in the same units for cgroup v1 and v2.
 
-Weight is v2's (1–10000, default 100); quota is in cores, None for no limit. A `Change` is the text
-a file is to hold: making one reads at most, `apply` writes it and reads it back.
+Weight is v2's (1–10000, default 100), and 0 for a group that is idle (cpu.idle, kernels from 5.15):
+it runs when nothing beside it wants to. Quota is in cores, None for no limit. A `Change` is the
+text a file is to hold: making one reads at most, `apply` writes it and reads it back.
 """
 
 import errno
@@ -12,11 +13,12 @@ from pathlib import Path
 from typing import Final
 
 from controller.limits.cgroup import CgroupError, Group, Version, read, write
-from controller.limits.change import Change, shown
+from controller.limits.change import IDLE, IDLE_FILE, Change, is_idle, shown
 
 MIN_WEIGHT: Final = 1
 MAX_WEIGHT: Final = 10_000
 DEFAULT_WEIGHT: Final = 100
+IDLE_WEIGHT: Final = 0
 
 WEIGHT_FILES: Final = {1: "cpu.shares", 2: "cpu.weight"}
 QUOTA_FILES: Final = {1: "cpu.cfs_quota_us", 2: "cpu.max"}
@@ -90,14 +92,14 @@ def parse_throttling(version: Version, text: str) -> Throttling:
 
 
 def read_weight(group: Group) -> int:
-    """The group's weight, 1–10000."""
+    """The group's weight, 1–10000, or 0 if it is idle."""
     file = group.directory / WEIGHT_FILES[group.version]
-    text = read(file)
+    text = shown(file, IDLE)
     try:
         value = int(text)
     except ValueError as error:
         raise _not_understood(file, error) from None
-    return weight_of(value) if group.version == 1 else value
+    return weight_of(value) if group.version == 1 and text != IDLE else value
 
 
 def read_quota(group: Group) -> float | None:
@@ -116,11 +118,20 @@ def read_throttling(group: Group) -> Throttling:
 
 
 def weight_change(group: Group, weight: int) -> Change:
-    """What sets the group's weight; `CgroupError` if `weight` is not 1–10000."""
+    """What sets the group's weight; `CgroupError` if `weight` is neither 1–10000 nor 0: idle."""
+    file = group.directory / WEIGHT_FILES[group.version]
+    if weight == IDLE_WEIGHT:
+        return Change(file, IDLE)
     if not MIN_WEIGHT <= weight <= MAX_WEIGHT:
-        raise CgroupError(f"a weight is {MIN_WEIGHT} to {MAX_WEIGHT}, not {weight}")
-    value = shares_of(weight) if group.version == 1 else weight
-    return Change(group.directory / WEIGHT_FILES[group.version], str(value))
+        raise CgroupError(
+            f"a weight is {MIN_WEIGHT} to {MAX_WEIGHT}, or {IDLE_WEIGHT} for idle, not {weight}"
+        )
+    return Change(file, str(shares_of(weight) if group.version == 1 else weight))
+
+
+def can_be_idle(group: Group) -> bool:
+    """Whether this kernel can make the group idle."""
+    return (group.directory / IDLE_FILE).exists()
 
 
 def quota_change(group: Group, cores: float | None) -> Change:
@@ -148,7 +159,7 @@ def apply(change: Change) -> None:
     the file then holds something else.
     """
     try:
-        write(change.file, change.text)
+        _write(change)
     except CgroupError as error:
         cause = error.__cause__
         if isinstance(cause, OSError) and cause.errno == errno.EINVAL:
@@ -157,6 +168,23 @@ def apply(change: Change) -> None:
     found = shown(change.file, change.text)
     if found != change.text:
         raise CgroupError(f"'{change.file}' holds {found!r} after {change.text!r} was written")
+
+
+def _write(change: Change) -> None:
+    if change.file.name not in WEIGHT_FILES.values():
+        write(change.file, change.text)
+        return
+    idle_file = change.file.with_name(IDLE_FILE)
+    if change.text != IDLE:
+        if is_idle(change.file):
+            write(idle_file, "0")
+        write(change.file, change.text)
+    elif idle_file.exists():
+        write(idle_file, "1")
+    else:
+        raise CgroupError(
+            f"'{change.file.parent}' cannot be made idle: no {IDLE_FILE}, as before kernel 5.15"
+        )
 
 
 def _quota(directory: Path, version: Version) -> tuple[int | None, int]:
@@ -177,8 +205,6 @@ def _not_understood(file: Path, error: ValueError) -> CgroupError:
 def _why_invalid(change: Change) -> str:
     """The kernel says no more than EINVAL; these are the causes that can be looked up."""
     directory, name = change.file.parent, change.file.name
-    if name in WEIGHT_FILES.values() and _holds(directory / "cpu.idle", "1"):
-        return " (cpu.idle is 1 there, and an idle group's weight cannot be set)"
     if name == QUOTA_FILES[2]:
         burst, quota_us = directory / "cpu.max.burst", parse_max(change.text)[0]
     elif name == QUOTA_FILES[1]:
@@ -216,7 +242,3 @@ def _against_v1_tree(directory: Path, quota_us: int) -> str:
 def _cores(directory: Path) -> float | None:
     quota_us, period_us = _quota(directory, 1)
     return None if quota_us is None else quota_us / period_us
-
-
-def _holds(file: Path, text: str) -> bool:
-    return file.exists() and read(file) == text

@@ -14,7 +14,7 @@ from typing import Final
 
 from controller.limits import undo, undo_list
 from controller.limits.cgroup import CgroupError, Group
-from controller.limits.change import Change, Slot, shown, slot_of
+from controller.limits.change import Change, Slot, between, shown, slot_of
 from controller.limits.cpu import apply
 from controller.limits.undo import Foreign, Report
 from controller.limits.undo_list import Entry
@@ -159,7 +159,8 @@ class Holds:
         """The list first: it tells both the text that is there now, if ours, and the next."""
         before = self._listed
         last = () if found == entry.original else (found,)
-        self._save({**before, entry.slot: replace(entry, applied=(*last, change.text))})
+        texts = (*last, *between(found, change), change.text)
+        self._save({**before, entry.slot: replace(entry, applied=texts)})
         try:
             write(change)
         except CgroupError:

@@ -39,6 +39,11 @@ limits = {{ cpu_weight_max = 0 }}
 """
 
 
+def is_held(neighbour: dict[str, Any]) -> bool:
+    """Where a cgroup can be idle, that is all it takes."""
+    return bool(neighbour["idle"] or neighbour["quota_cores"])
+
+
 def found(sitsd: Sitsd, strangers: list[TwinGroup]) -> list[dict[str, Any]]:
     """The candidates that are strangers of this test; the machine may have others."""
     ours = {f"/{each.cpu.name}" for each in strangers}
@@ -73,9 +78,9 @@ def test_where_it_does_they_are_held_by_name_and_get_everything_back(
         with burning(*strangers), load(running, clients=3):
             names = {f"found/{each.cpu.name}" for each in strangers}
             status = sitsd.status(
-                lambda s: any(n["name"] in names and n["quota_cores"] for n in s["neighbours"])
+                lambda s: any(n["name"] in names and is_held(n) for n in s["neighbours"])
             )
-            held = {n["name"] for n in status["neighbours"] if n["quota_cores"]} & names
+            held = {n["name"] for n in status["neighbours"] if is_held(n)} & names
             assert becomes(lambda: limits(*strangers) != before)
             becomes(
                 lambda: [

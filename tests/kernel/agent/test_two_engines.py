@@ -46,6 +46,19 @@ limits = {{ cpu_weight_max = {weight_max} }}
     return text
 
 
+NOT_IDLE = """
+[classes.held]
+cpu_share = 1
+idle = false
+[classes.freezable]
+cpu_share = 0.25
+freeze_ms = 800
+retry_ms = 200
+idle = false
+"""
+"""Classes whose work is held by what comes after that."""
+
+
 def weights(sitsd: Sitsd) -> tuple[int, int]:
     a, b = (each["cpu_weight"] for each in sitsd.api.status()["engines"])
     return (a["value"], b["value"]) if a and b else (0, 0)
@@ -80,8 +93,9 @@ def test_a_neighbour_of_both_is_cut_in_the_rhythm_of_one_and_given_back(
     pair: Pair, site: Site, make_cgroup: MakeGroup
 ) -> None:
     neighbours = [make_cgroup(f"beside-both-{number}") for number in range(6)]
-    table = "".join(
-        f'[neighbours.n{number}]\ncgroup = "/{each.cpu.name}"\nmin_cores = 0.01\n'
+    settings = 'class = "held"\nmin_cores = 0.01\n'
+    table = NOT_IDLE + "".join(
+        f'[neighbours.n{number}]\ncgroup = "/{each.cpu.name}"\n{settings}'
         for number, each in enumerate(neighbours)
     )
     site.write(policy(pair, table, weight_max=0), "control")
@@ -106,8 +120,8 @@ def test_what_its_class_allows_is_frozen_for_a_while_and_runs_again(
     pair: Pair, site: Site, make_cgroup: MakeGroup
 ) -> None:
     neighbours = [make_cgroup(f"freezable-{number}") for number in range(6)]
-    settings = 'class = "slo-b"\nmin_cores = 1.0\n'
-    table = "".join(
+    settings = 'class = "freezable"\nmin_cores = 1.0\n'
+    table = NOT_IDLE + "".join(
         f'[neighbours.n{number}]\ncgroup = "/{each.cpu.name}"\n{settings}'
         for number, each in enumerate(neighbours)
     )
@@ -116,7 +130,7 @@ def test_what_its_class_allows_is_frozen_for_a_while_and_runs_again(
         sitsd.ready()
         with load(pair[0][0], clients=3), load(pair[1][0], clients=3):
             status = sitsd.status(lambda s: any(n["freezes"] >= 2 for n in s["neighbours"]))
-        assert {each["class"] for each in status["neighbours"]} == {"slo-b"}
+        assert {each["class"] for each in status["neighbours"]} == {"freezable"}
         assert max(each["longest_freeze_s"] for each in status["neighbours"]) > 0
         sitsd.api.set_mode("observe", "test")
         becomes(lambda: all("frozen 0" in (n.v2 / "cgroup.events").read_text() for n in neighbours))

@@ -21,9 +21,11 @@ from controller.limits.change import Change
 def busy(holder: limiter.Limiter, groups: list[Group]) -> None:
     while True:
         group = random.choice(groups)
-        match random.randrange(5):
+        match random.randrange(6):
             case 0:
                 holder.release(group)
+            case 3 if cpu.can_be_idle(group):
+                holder.set_weight(group, cpu.IDLE_WEIGHT, "busy")
             case 1 | 2:
                 holder.set_weight(group, random.randrange(1, 10_001), "busy")
             case _:

@@ -131,10 +131,36 @@ def test_a_quota_below_the_groups_burst_says_so(make_group: MakeGroup) -> None:
         cpu.write_quota(group, 0.2)
 
 
-def test_an_idle_groups_weight_says_why_it_cannot_be_set(make_group: MakeGroup) -> None:
-    group = make_group("engine")
-    if not (group.directory / "cpu.idle").exists():
+@pytest.fixture
+def idling(make_group: MakeGroup) -> Group:
+    """A group with a weight of its own that can be made idle."""
+    group = make_group("batch")
+    if not cpu.can_be_idle(group):
         pytest.skip("this kernel has no cpu.idle")
-    cgroup.write(group.directory / "cpu.idle", "1")
-    with pytest.raises(CgroupError, match=r"cpu\.idle is 1"):
-        cpu.write_weight(group, 200)
+    cpu.write_weight(group, 250)
+    return group
+
+
+def test_a_weight_of_0_makes_a_group_idle(idling: Group) -> None:
+    cpu.write_weight(idling, cpu.IDLE_WEIGHT)
+    assert cgroup.read(idling.directory / "cpu.idle") == "1"
+    assert cpu.read_weight(idling) == cpu.IDLE_WEIGHT
+
+
+def test_a_weight_makes_a_group_idle_no_more(idling: Group) -> None:
+    cpu.write_weight(idling, cpu.IDLE_WEIGHT)
+    cpu.write_weight(idling, 300)
+    assert cgroup.read(idling.directory / "cpu.idle") == "0"
+    assert cpu.read_weight(idling) == 300
+
+
+def test_the_least_weights_are_not_taken_for_idle(idling: Group) -> None:
+    for weight in (1, 2, 3):
+        cpu.write_weight(idling, weight)
+        assert cpu.read_weight(idling) == weight
+
+
+def test_v1_shares_as_small_as_an_idle_groups_are_not_taken_for_idle(idling: Group) -> None:
+    v1_only(idling)
+    cgroup.write(idling.directory / "cpu.shares", "3")
+    assert cpu.read_weight(idling) == 1

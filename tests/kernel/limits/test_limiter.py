@@ -6,7 +6,7 @@ from controller.limits import cgroup, cpu
 from controller.limits.cgroup import Group
 from controller.limits.holds import Held, Lapsed
 from controller.limits.limiter import Limiter
-from controller.limits.undo import run_undo
+from controller.limits.undo import Foreign, run_undo
 
 from .conftest import MakeGroup
 
@@ -37,6 +37,52 @@ def test_two_files_of_a_group_go_back_after_several_changes(
         assert isinstance(limiter.set_quota(group, cores, "two"), Held)
     assert len(run_undo(path).restored) == 1
     assert (cpu.read_weight(group), cpu.read_quota(group)) == (250, None)
+
+
+@pytest.fixture
+def idling(make_group: MakeGroup) -> Group:
+    """A group with a weight of its own that can be made idle."""
+    group = make_group("batch")
+    if not cpu.can_be_idle(group):
+        pytest.skip("this kernel has no cpu.idle")
+    cpu.write_weight(group, 250)
+    return group
+
+
+@pytest.mark.parametrize("how", ["undo", "release"])
+@pytest.mark.parametrize("weights", [[0], [0, 500], [500, 0], [0, 500, 0]])
+def test_an_idle_group_gets_its_weight_back(
+    idling: Group, path: Path, weights: list[int], how: str
+) -> None:
+    limiter = Limiter(path)
+    for weight in weights:
+        assert isinstance(limiter.set_weight(idling, weight, "idle"), Held)
+        assert limiter.check() == ()
+    report = run_undo(path) if how == "undo" else limiter.release_all()
+    assert len(report.restored) == 1
+    assert cpu.read_weight(idling) == 250
+
+
+def test_an_idle_group_that_was_woken_and_not_yet_given_its_weight_gets_it(
+    idling: Group, path: Path
+) -> None:
+    """As by an undo that was killed in between: the kernel gives who wakes the default weight."""
+    Limiter(path).set_weight(idling, 0, "idle")
+    cgroup.write(idling.directory / "cpu.idle", "0")
+    assert len(run_undo(path).restored) == 1
+    assert cpu.read_weight(idling) == 250
+
+
+def test_an_idle_group_that_somebody_wakes_is_left_to_him(idling: Group, path: Path) -> None:
+    limiter = Limiter(path)
+    limiter.set_weight(idling, 0, "idle")
+    cgroup.write(idling.directory / "cpu.idle", "0")
+    cpu.write_weight(idling, 77)
+    (noticed,) = limiter.check()
+    assert isinstance(noticed, Foreign)
+    assert isinstance(limiter.set_weight(idling, 0, "again"), Foreign)
+    assert limiter.release_all().restored == ()
+    assert cpu.read_weight(idling) == 77
 
 
 @pytest.mark.parametrize("how", ["undo", "release"])

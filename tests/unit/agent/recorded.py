@@ -203,6 +203,7 @@ BATCH_AND_LOGS: list[JsonObject] = [
         "quota_cores": 1.5,
         "class": "slo-b",
         "weight": None,
+        "idle": False,
         "frozen": False,
         "freezes": 3,
         "protected": None,
@@ -221,6 +222,7 @@ BATCH_AND_LOGS: list[JsonObject] = [
         "quota_cores": None,
         "class": None,
         "weight": None,
+        "idle": False,
         "frozen": False,
         "freezes": 0,
         "protected": None,
@@ -235,8 +237,22 @@ BATCH_AND_LOGS: list[JsonObject] = [
 BESIDE: JsonObject = {
     "neighbours": BATCH_AND_LOGS,
     "classes": [
-        {"name": "slo-a", "cpu_share": 0.7, "freeze_ms": 200, "retry_ms": 50, "neighbours": 0},
-        {"name": "slo-b", "cpu_share": 0.25, "freeze_ms": 800, "retry_ms": 200, "neighbours": 1},
+        {
+            "name": "slo-a",
+            "cpu_share": 0.7,
+            "freeze_ms": 200,
+            "retry_ms": 50,
+            "idle": True,
+            "neighbours": 0,
+        },
+        {
+            "name": "slo-b",
+            "cpu_share": 0.25,
+            "freeze_ms": 800,
+            "retry_ms": 200,
+            "idle": True,
+            "neighbours": 1,
+        },
     ],
     "candidates": [
         {

@@ -8,6 +8,7 @@ HELD = {
     "held_back_ns": 20_000_000_000,
     "frozen_ns": 2_400_000_000,
     "freezes": 3,
+    "idle": False,
     "late_thaws": 1,
     "longest_freeze_ns": 800_000_000,
 }
@@ -29,6 +30,12 @@ def test_what_a_held_neighbour_got_and_lost_is_in_seconds() -> None:
     assert found["sits_neighbour_frozen_seconds_total"] == 2.4
     assert found["sits_neighbour_freezes_total"] == 3
     assert found["sits_neighbour_longest_freeze_seconds"] == 0.8
+    assert found["sits_neighbour_idle"] == 0
+
+
+def test_one_that_is_made_idle_is_said() -> None:
+    found = values(NeighbourFigures("batch", Counters(), held=HELD | {"idle": True}))
+    assert found["sits_neighbour_idle"] == 1
 
 
 def test_without_a_controller_nothing_is_said() -> None:

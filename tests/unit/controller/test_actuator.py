@@ -105,6 +105,11 @@ ACTIONS: dict[str, tuple[Action, Changes]] = {
     ),
     "released knobs": (ReleaseKnobs({"a": 5}), [("knob", "engine", "a", 5, "start")]),
     "weight": (SetWeight(1000, 100), [("limit", "engine", "cpu_weight", 100, 1000)]),
+    "idle": (SetWeight(0, None, "n1"), [("limit", "n1", "cpu_weight", None, "idle")]),
+    "released idle": (
+        ReleaseLimit("n1", "cpu_weight", 0),
+        [("limit", "n1", "cpu_weight", "idle", "original")],
+    ),
     "quota": (SetQuota("n1", 0.5, None), [("limit", "n1", "cpu_quota", None, 0.5)]),
     "released weight": (
         ReleaseLimit("", "cpu_weight", 1000),
@@ -127,6 +132,11 @@ def test_a_decision_is_told_with_what_it_changes(lab: Lab, kind: str) -> None:
     assert decision["engine"] == "engine"
     assert (decision["cause"], decision["reason"]) == ("neighbour_cpu", "why")
     assert (decision["mode"], decision["ack"]) == ("shadow", "shadow")
+
+
+def test_where_no_cgroup_can_be_idle_nobody_may_be_made_so(lab: Lab) -> None:
+    (only,) = lab.actuator.neighbours.limitable([NeighbourView("n1", 1.0, 0.1, idle=True)])
+    assert not only.idle
 
 
 def test_in_shadow_mode_nothing_is_done(lab: Lab) -> None:

@@ -11,15 +11,19 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from controller.actions import Action, ReleaseLimit, SetQuota, SetWeight
 from controller.attribution import OUTSIDE, Cause
 from controller.cpu_limits import (
-    IDLE_AFTER_NS,
     QUOTA_AFTER_NS,
-    RELEASE_AFTER_NS,
     WEIGHT_DWELL_NS,
     CpuMemory,
     CpuView,
     decide_cpu,
 )
-from controller.neighbour_limits import QUOTA_DWELL_NS, RELAX_AFTER_NS, NeighbourView
+from controller.neighbour_limits import (
+    NO_TRAFFIC_NS,
+    QUOTA_DWELL_NS,
+    RELAX_AFTER_NS,
+    RELEASE_AFTER_NS,
+    NeighbourView,
+)
 from controller.signals import Signals
 
 from .situations import SECOND, stolen, window
@@ -29,8 +33,10 @@ CPUS: Final = 2
 BUSY: Final = window(run_ns=SECOND, chunks=50, requests=2)
 
 
-def burner(name: str = "b", used: float = 0.5, min_cores: float = 0.05) -> NeighbourView:
-    return NeighbourView(name, used, min_cores)
+def burner(
+    name: str = "b", used: float = 0.5, min_cores: float = 0.05, *, idle: bool = False
+) -> NeighbourView:
+    return NeighbourView(name, used, min_cores, idle=idle)
 
 
 @dataclass(slots=True)
@@ -44,6 +50,7 @@ class Ladder:
     memory: CpuMemory = field(default_factory=CpuMemory)
     weight: int | None = None
     quotas: dict[str, float] = field(default_factory=dict)
+    idled: set[str] = field(default_factory=set)
     log: list[tuple[int, Action]] = field(default_factory=list)
 
     def tick(self, signals: Signals, cause: Cause, after_ns: int = TICK_NS) -> list[Action]:
@@ -82,6 +89,11 @@ class Ladder:
 
     def _carry_out(self, action: Action) -> None:
         match action:
+            case SetWeight(weight=0, target=target):
+                assert target not in self.idled
+                self.idled.add(target)
+            case ReleaseLimit(target=target, knob="cpu_weight", old=0):
+                self.idled.remove(target)
             case SetWeight(weight=weight, old=old):
                 assert old == (self.weight or self.base_weight)
                 self.weight = weight
@@ -99,6 +111,77 @@ class Ladder:
 
 def test_the_first_step_is_ten_times_the_weight_at_once() -> None:
     assert Ladder().tick(stolen(), Cause.NEIGHBOUR_CPU) == [SetWeight(1000, 100)]
+
+
+def test_neighbours_that_may_be_are_made_idle_with_the_first_step() -> None:
+    ladder = Ladder(neighbours=[burner("a", idle=True), burner("b"), burner("c", idle=True)])
+    assert ladder.tick(stolen(), Cause.NEIGHBOUR_CPU) == [
+        SetWeight(1000, 100),
+        SetWeight(0, None, "a"),
+        SetWeight(0, None, "c"),
+    ]
+
+
+def test_they_are_made_idle_where_the_engines_weight_cannot_be_set() -> None:
+    ladder = Ladder(base_weight=None, neighbours=[burner(idle=True)])
+    assert ladder.tick(stolen(), Cause.NEIGHBOUR_CPU) == [SetWeight(0, None, "b")]
+
+
+def test_one_that_begins_to_burn_later_is_made_idle_then() -> None:
+    ladder = Ladder(neighbours=[burner("a", idle=True), burner("b", used=0.0, idle=True)])
+    ladder.press(2)
+    assert ladder.idled == {"a"}
+    ladder.neighbours = [burner("a", idle=True), burner("b", idle=True)]
+    began_ns = ladder.now_ns
+    assert ladder.tick(stolen(), Cause.NEIGHBOUR_CPU) == [SetWeight(0, None, "b")]
+    ladder.press(2)
+    assert next(at for at in ladder.times(SetQuota) if at > began_ns) - began_ns >= QUOTA_AFTER_NS
+
+
+def test_a_tenant_is_never_made_idle() -> None:
+    ladder = Ladder(neighbours=[replace(burner(idle=True), weight=100)])
+    assert ladder.tick(stolen(), Cause.NEIGHBOUR_CPU) == [SetWeight(1000, 100)]
+
+
+def test_nobody_is_made_idle_for_a_wait_that_others_caused() -> None:
+    ladder = Ladder(neighbours=[burner(used=0.02, idle=True)])
+    assert ladder.tick(stolen(), Cause.NEIGHBOUR_CPU) == [SetWeight(1000, 100)]
+
+
+def test_quotas_come_when_idle_neighbours_still_take_the_cpu() -> None:
+    ladder = Ladder(base_weight=None, neighbours=[burner(idle=True)])
+    ladder.press(3)
+    assert ladder.times(SetQuota)[0] - ladder.times(SetWeight)[0] >= QUOTA_AFTER_NS
+
+
+def test_idle_neighbours_stay_so_while_they_burn_and_there_is_traffic() -> None:
+    ladder = Ladder(neighbours=[burner(idle=True)])
+    ladder.press(0.1)
+    ladder.calm(120)
+    assert ladder.idled == {"b"}
+
+
+def test_idle_neighbours_get_their_weight_back_when_they_are_quiet() -> None:
+    ladder = Ladder(neighbours=[burner(idle=True)])
+    ladder.press(0.1)
+    ladder.neighbours = [burner(used=0.01, idle=True)]
+    ladder.calm(RELEASE_AFTER_NS / SECOND - 0.1)
+    assert ladder.idled == {"b"}
+    ladder.calm(0.2)
+    assert (ladder.idled, ladder.weight) == (set(), None)
+
+
+def test_an_engine_without_traffic_does_not_wake_what_another_one_needs_idle() -> None:
+    busy = Ladder(base_weight=None, neighbours=[burner(idle=True)])
+    busy.press(0.1)
+    quiet = Ladder(base_weight=None, neighbours=[burner(idle=True)], now_ns=busy.now_ns)
+    for _ in range(2 * NO_TRAFFIC_NS // SECOND):
+        busy.calm(0.5)
+        quiet.memory = replace(quiet.memory, hold=busy.memory.hold)
+        quiet.now_ns = busy.now_ns
+        assert quiet.tick(window(), Cause.NONE) == []
+        busy.memory = replace(busy.memory, hold=quiet.memory.hold)
+    assert busy.memory.hold.idle == ["b"]
 
 
 def test_the_next_raise_waits_for_the_effect_of_the_first() -> None:
@@ -221,7 +304,7 @@ def test_on_the_way_back_quotas_grow_and_go_before_the_weight() -> None:
     ladder = Ladder()
     ladder.until_quota()
     began_ns, first = ladder.now_ns, ladder.quotas["b"]
-    ladder.idle(2 * IDLE_AFTER_NS / SECOND)
+    ladder.idle(2 * NO_TRAFFIC_NS / SECOND)
     kinds = [type(action) for at, action in ladder.log if at > began_ns]
     assert kinds[-2:] == [ReleaseLimit, ReleaseLimit]
     assert set(kinds[:-2]) == {SetQuota}
@@ -259,23 +342,23 @@ def test_the_weight_goes_when_the_neighbours_are_quiet() -> None:
 def test_a_lull_in_the_load_does_not_cost_the_weight_while_neighbours_burn() -> None:
     ladder = Ladder()
     ladder.press(0.1)
-    ladder.idle(IDLE_AFTER_NS / SECOND - 1)
+    ladder.idle(NO_TRAFFIC_NS / SECOND - 1)
     ladder.calm(1)
-    ladder.idle(IDLE_AFTER_NS / SECOND - 1)
+    ladder.idle(NO_TRAFFIC_NS / SECOND - 1)
     assert ladder.weight is not None
 
 
 def test_the_weight_goes_when_there_is_no_traffic_for_long() -> None:
     ladder = Ladder()
     ladder.press(0.1)
-    ladder.idle(IDLE_AFTER_NS / SECOND + 0.1)
+    ladder.idle(NO_TRAFFIC_NS / SECOND + 0.1)
     assert ladder.weight is None
 
 
 def test_the_ladder_begins_anew_after_everything_was_given_back() -> None:
     ladder = Ladder()
     ladder.until_quota()
-    ladder.idle(2 * IDLE_AFTER_NS / SECOND)
+    ladder.idle(2 * NO_TRAFFIC_NS / SECOND)
     ladder.tick(stolen(), Cause.NEIGHBOUR_CPU)
     assert ladder.log[-1][1] == SetWeight(1000, 100)
 
@@ -356,12 +439,14 @@ class AnyLoad(RuleBasedStateMachine):
             self.ladder.tick(window(), Cause.NONE, SECOND // 2)
         assert self.ladder.weight is None
         assert self.ladder.quotas == {}
+        assert self.ladder.idled == set()
 
     @invariant()
     def limits_are_within_their_bounds(self) -> None:
         ladder = self.ladder
         assert ladder.memory.weight == ladder.weight
         assert ladder.memory.hold.quotas == ladder.quotas
+        assert set(ladder.memory.hold.idle) == ladder.idled
         if ladder.weight is not None:
             assert 100 < ladder.weight <= ladder.max_weight
         least = {each.name: each.min_cores for each in ladder.neighbours}

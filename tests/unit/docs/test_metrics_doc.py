@@ -57,6 +57,7 @@ HELD = {
     "held_back_ns": 1,
     "frozen_ns": 1,
     "freezes": 1,
+    "idle": False,
     "late_thaws": 0,
     "longest_freeze_ns": 1,
 }

@@ -47,9 +47,18 @@ def test_a_weight_reads_back_as_written(group: Group, weight: int) -> None:
     assert cpu.read_weight(group) == weight
 
 
-@pytest.mark.parametrize("weight", [0, -1, 10_001])
+def test_where_no_group_can_be_idle_that_is_refused_and_says_since_when_it_can(
+    group: Group,
+) -> None:
+    assert not cpu.can_be_idle(group)
+    with pytest.raises(CgroupError, match=r"cannot be made idle: .* kernel 5\.15"):
+        cpu.write_weight(group, 0)
+    assert cpu.read_weight(group) == 100
+
+
+@pytest.mark.parametrize("weight", [-1, 10_001])
 def test_a_weight_out_of_range_is_refused_and_nothing_written(group: Group, weight: int) -> None:
-    with pytest.raises(CgroupError, match=f"a weight is 1 to 10000, not {weight}"):
+    with pytest.raises(CgroupError, match=f"a weight is 1 to 10000, or 0 for idle, not {weight}"):
         cpu.write_weight(group, weight)
     assert cpu.read_weight(group) == 100
 
