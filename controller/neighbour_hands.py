@@ -102,7 +102,11 @@ class NeighbourHands:
         The freezer is started ahead where a class allows a freeze.
         """
         old, self._groups = self._groups, dict(groups)
-        self._may_be_idle = {name for name, group in groups.items() if can_be_idle(group)}
+        self._may_be_idle = {
+            name
+            for name, group in groups.items()
+            if can_be_idle(group) and any(_gives_way(group, engine) for engine in engines)
+        }
         self._protection.set_engines(group.path for group in engines)
         self._protection.forget_but(self._groups.values())
         for kept in (self._protected, self._paused, self._freezes):
@@ -321,3 +325,12 @@ class NeighbourHands:
         except CgroupError as error:
             return str(error)
         return "; ".join(each.why for each in report.kept) or None
+
+
+def _gives_way(group: Group, engine: Group) -> bool:
+    """Whether an idle `group` would give way to `engine`.
+
+    The kernel compares the two groups that the paths to both have below their last common one; who
+    is deeper down than that would give way to others alone.
+    """
+    return group.directory.parent in engine.directory.parents

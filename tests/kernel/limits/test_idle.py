@@ -93,7 +93,19 @@ def test_one_that_cannot_be_made_idle_is_not_taken_for_idle(loop: Turning) -> No
     cpu.write_weight(loop.group, WEIGHT)
 
 
-def test_those_whose_class_allows_it_may_be_made_idle(loop: Turning) -> None:
+@pytest.mark.parametrize("engine", ["engine", "engine/worker"])
+@pytest.mark.parametrize(("neighbour", "gives_way"), [("beside", True), ("slice/below", False)])
+def test_only_one_that_would_give_way_to_an_engine_may_be_made_idle(
+    loop: Turning, make_group: MakeGroup, engine: str, neighbour: str, gives_way: bool
+) -> None:
+    names = ("engine", "engine/worker", "beside", "slice", "slice/below")
+    made = {name: make_group(name) for name in names}
+    loop.hands.take_on({"n": made[neighbour]}, [made[engine]], freezable=False)
     asked = NeighbourView("n", 0.5, 0.1, idle=True)
-    assert loop.hands.limitable([asked]) == (asked,)
-    assert loop.hands.limitable([replace(asked, idle=False)]) == (replace(asked, idle=False),)
+    assert loop.hands.limitable([asked]) == (replace(asked, idle=gives_way),)
+
+
+def test_one_whose_class_forbids_it_may_not_be(loop: Turning, make_group: MakeGroup) -> None:
+    loop.hands.take_on({"n": loop.group}, [make_group("engine")], freezable=False)
+    (seen,) = loop.hands.limitable([NeighbourView("n", 0.5, 0.1, idle=False)])
+    assert not seen.idle
