@@ -449,15 +449,17 @@ class Loop:
         self._neighbours = {}
         self._hands.mark(self._by_key())
         self._follow_links(self._clock(), self._all())
-        for each in neighbours:
-            before = known.get(each.name)
-            self._neighbours[each.name] = NeighbourWatch(each, before)
         limitable = {each.name: each.cgroup if each.limit else None for each in neighbours}
         freezable = [each.name for each in neighbours if each.limit and each.freeze_ms]
         self._actuator.set_neighbours(limitable, self._engines, freezable=bool(freezable))
+        can_be_idle = self._actuator.neighbours.may_be_idle
+        for each in neighbours:
+            before = known.get(each.name)
+            seen = changed(each, idle=each.idle and each.name in can_be_idle)
+            self._neighbours[each.name] = NeighbourWatch(seen, before)
         floors = {each.name: each.min_cores for each in neighbours}
-        may_be_idle = [each.name for each in neighbours if each.limit and each.idle]
-        self._actuator.neighbours.respect(floors, freezable, may_be_idle)
+        its_class_allows = [each.name for each in neighbours if each.limit and each.idle]
+        self._actuator.neighbours.respect(floors, freezable, its_class_allows)
         self._rows = {watch.row for watch in self._engines.values()}
 
     def _all(self) -> list[EngineWatch]:

@@ -18,7 +18,6 @@ from controller.actions import (
     SetWeight,
     Thaw,
 )
-from controller.changed import changed
 from controller.limits.cgroup import CgroupError, Group
 from controller.limits.cpu import IDLE_WEIGHT, QUOTA_FILES, WEIGHT_FILES, can_be_idle
 from controller.limits.holds import Held
@@ -80,7 +79,8 @@ class NeighbourHands:
         self._tell = tell
         self._clock = clock
         self._groups: dict[str, Group] = {}
-        self._may_be_idle: set[str] = set()
+        self.may_be_idle: Collection[str] = frozenset()
+        """The names of those that the kernel can make idle for an engine's sake."""
         self._quotas: dict[str, float] = {}
         self._weights: dict[str, int] = {}
         self._highs: dict[str, int] = {}
@@ -102,7 +102,7 @@ class NeighbourHands:
         The freezer is started ahead where a class allows a freeze.
         """
         old, self._groups = self._groups, dict(groups)
-        self._may_be_idle = {
+        self.may_be_idle = {
             name
             for name, group in groups.items()
             if can_be_idle(group) and any(_gives_way(group, engine) for engine in engines)
@@ -119,18 +119,18 @@ class NeighbourHands:
             self._limiter.prepare_to_freeze()
 
     def respect(
-        self, floors: Mapping[str, float], freezable: Collection[str], may_be_idle: Collection[str]
+        self, floors: Mapping[str, float], freezable: Collection[str], idle: Collection[str]
     ) -> None:
         """Give back what neighbours may not have: quotas below their floor, in cores, and others.
 
-        `freezable` and `may_be_idle` are those whose class allows it.
+        `freezable` and `idle` are those whose class allows it.
         """
         for name in [name for name, cores in self._quotas.items() if cores < floors.get(name, 0)]:
             self._drop(name, self._groups[name])
         for name in self._frozen.keys() - set(freezable):
             self._thaw(name)
-        idle = {name for name, weight in self._weights.items() if weight == IDLE_WEIGHT}
-        for name in idle - set(may_be_idle):
+        made_idle = {name for name, weight in self._weights.items() if weight == IDLE_WEIGHT}
+        for name in made_idle - set(idle):
             self._drop(name, self._groups[name])
 
     @property
@@ -142,7 +142,7 @@ class NeighbourHands:
         """Those that can be limited now: known, not protected, and nothing refused lately."""
         now_ns = self._clock()
         return tuple(
-            each if each.name in self._may_be_idle else changed(each, idle=False)
+            each
             for each in neighbours
             if each.name in self._groups
             and each.name not in self._protected

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Final
 
+from controller.limits.change import IDLE_FILE
 from controller.limits.cpu import QUOTA_FILES, WEIGHT_FILES
 from tests.kernel.conftest import TwinGroup
 
@@ -21,8 +22,8 @@ def inside(group: TwinGroup, *command: str) -> list[str]:
 
 
 def limits(*groups: TwinGroup) -> dict[str, str]:
-    """The text of every weight and quota file of these groups."""
-    names = {*WEIGHT_FILES.values(), *QUOTA_FILES.values()}
+    """The text of every weight and quota file of these groups, and whether they are idle."""
+    names = {*WEIGHT_FILES.values(), *QUOTA_FILES.values(), IDLE_FILE}
     return {
         str(group.cpu / name): (group.cpu / name).read_text().strip()
         for group in groups

@@ -9,7 +9,7 @@ import pytest
 from controller.actions import ReleaseLimit, SetWeight
 from controller.limits import cgroup, cpu
 from controller.limits.cgroup import Group, Hierarchies
-from controller.neighbour_limits import Hold, NeighbourView
+from controller.neighbour_limits import Hold
 from controller.wire import NeighbourTarget, targets_message
 
 from .conftest import MakeGroup
@@ -101,11 +101,4 @@ def test_only_one_that_would_give_way_to_an_engine_may_be_made_idle(
     names = ("engine", "engine/worker", "beside", "slice", "slice/below")
     made = {name: make_group(name) for name in names}
     loop.hands.take_on({"n": made[neighbour]}, [made[engine]], freezable=False)
-    asked = NeighbourView("n", 0.5, 0.1, idle=True)
-    assert loop.hands.limitable([asked]) == (replace(asked, idle=gives_way),)
-
-
-def test_one_whose_class_forbids_it_may_not_be(loop: Turning, make_group: MakeGroup) -> None:
-    loop.hands.take_on({"n": loop.group}, [make_group("engine")], freezable=False)
-    (seen,) = loop.hands.limitable([NeighbourView("n", 0.5, 0.1, idle=False)])
-    assert not seen.idle
+    assert ("n" in loop.hands.may_be_idle) == gives_way

@@ -18,7 +18,13 @@ from controller.limits.cgroup import (
     cpu_group_of,
     read_hierarchies,
 )
-from controller.limits.cpu import read_quota, read_throttling, read_weight
+from controller.limits.cpu import (
+    IDLE_WEIGHT,
+    can_be_idle,
+    read_quota,
+    read_throttling,
+    read_weight,
+)
 from controller.limits.guard import start_guard
 from controller.limits.holds import Held, Lapsed
 from controller.limits.limiter import Limiter
@@ -43,6 +49,11 @@ time.sleep(600)
 def group_at(directory: Path) -> Group:
     """Return the group whose directory this is."""
     return cpu_group(read_hierarchies(), f"/{directory.relative_to(ROOT)}")
+
+
+def needs_idle(directory: Path) -> None:
+    if not can_be_idle(group_at(directory)):
+        pytest.skip("this kernel has no cpu.idle (5.15)")
 
 
 @pytest.fixture
@@ -104,23 +115,42 @@ def test_a_weight_is_set_and_undone(make_cgroup: MakeCgroup, limiter: Limiter) -
     assert (group.directory / "cpu.weight").read_text() == "100\n"
 
 
-def test_a_weight_moves_the_cpu_to_the_engine(
-    make_cgroup: MakeCgroup, burn: Burn, limiter: Limiter
-) -> None:
-    engine = make_cgroup("engine")
-    groups = [engine, *(make_cgroup(f"neighbour{n}") for n in range(3))]
+@pytest.fixture
+def burning(make_cgroup: MakeCgroup, burn: Burn) -> list[Path]:
+    """An engine's group and three neighbours', of one weight, all of which burn."""
+    groups = [make_cgroup("engine"), *(make_cgroup(f"neighbour{n}") for n in range(3))]
     for group in groups:
         burn(group)
+    return groups
 
-    def share() -> float:
-        before = [cpu_stat(group)["usage_usec"] for group in groups]
-        time.sleep(4)
-        used = [cpu_stat(g)["usage_usec"] - b for g, b in zip(groups, before, strict=True)]
-        return used[0] / sum(used)
 
-    fair = share()
-    limiter.set_weight(group_at(engine), 1000, "test")
-    assert fair < 0.5 < share()
+def share(groups: list[Path]) -> float:
+    """What the first of them gets of the CPU that they use."""
+    before = [cpu_stat(group)["usage_usec"] for group in groups]
+    time.sleep(4)
+    used = [cpu_stat(g)["usage_usec"] - b for g, b in zip(groups, before, strict=True)]
+    return used[0] / sum(used)
+
+
+def test_a_weight_moves_the_cpu_to_the_engine(burning: list[Path], limiter: Limiter) -> None:
+    fair = share(burning)
+    limiter.set_weight(group_at(burning[0]), 1000, "test")
+    assert fair < 0.5 < share(burning)
+
+
+def test_idle_neighbours_leave_the_cpu_to_the_engine_and_get_their_weight_back(
+    burning: list[Path], limiter: Limiter
+) -> None:
+    engine, *neighbours = burning
+    needs_idle(engine)
+    fair = share(burning)
+    for each in neighbours:
+        limiter.set_weight(group_at(each), IDLE_WEIGHT, "test")
+        assert (each / "cpu.weight").read_text() == "0\n"
+    assert fair < 0.5 < share(burning)
+    limiter.release_all()
+    assert {(each / "cpu.idle").read_text() for each in neighbours} == {"0\n"}
+    assert {(each / "cpu.weight").read_text() for each in neighbours} == {"100\n"}
 
 
 def test_a_quota_keeps_a_neighbours_period(make_cgroup: MakeCgroup, limiter: Limiter) -> None:
@@ -214,6 +244,24 @@ def test_a_limit_that_systemds_reload_takes_off_is_noticed_and_set_again(
     assert isinstance(noticed, Lapsed)
     assert isinstance(limiter.set_quota(group, 0.3, "test"), Held)
     assert read_quota(group) == 0.3
+
+
+def test_an_idle_service_gets_its_own_weight_back_whatever_systemd_does_meanwhile(
+    service: int, limiter: Limiter
+) -> None:
+    group = cpu_group_of(read_hierarchies(), service)
+    needs_idle(group.directory)
+    limiter.set_weight(group, IDLE_WEIGHT, "test")
+    subprocess.run(["systemctl", "daemon-reload"], check=True)
+    time.sleep(1)
+    # the kernel refuses a weight for an idle group; a systemd that wakes it first has it
+    for noticed in limiter.check():
+        assert isinstance(noticed, Lapsed)
+    assert isinstance(limiter.set_weight(group, IDLE_WEIGHT, "test"), Held)
+    assert read_weight(group) == IDLE_WEIGHT
+    limiter.release(group)
+    assert (group.directory / "cpu.idle").read_text() == "0\n"
+    assert read_weight(group) == 200
 
 
 def start_holder(undo_path: Path, group: Group, *inherited: int) -> "subprocess.Popen[bytes]":
