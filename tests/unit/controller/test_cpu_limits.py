@@ -18,6 +18,7 @@ from controller.cpu_limits import (
     decide_cpu,
 )
 from controller.neighbour_limits import (
+    IDLE_AT_ONCE,
     NO_TRAFFIC_NS,
     QUOTA_DWELL_NS,
     RELAX_AFTER_NS,
@@ -120,6 +121,16 @@ def test_neighbours_that_may_be_are_made_idle_with_the_first_step() -> None:
         SetWeight(0, None, "a"),
         SetWeight(0, None, "c"),
     ]
+
+
+def test_of_many_those_that_use_most_are_made_idle_first_and_the_others_soon() -> None:
+    many = [burner(f"n{number}", used=0.02 + number / 1000, idle=True) for number in range(40)]
+    ladder = Ladder(base_weight=None, neighbours=many)
+    first = [f"n{number}" for number in range(39, 39 - IDLE_AT_ONCE, -1)]
+    assert ladder.tick(stolen(), Cause.NEIGHBOUR_CPU) == [SetWeight(0, None, n) for n in first]
+    for _ in range(2):
+        ladder.tick(stolen(), Cause.NEIGHBOUR_CPU)
+    assert len(ladder.idled) == len(many)
 
 
 def test_they_are_made_idle_where_the_engines_weight_cannot_be_set() -> None:
