@@ -4,7 +4,7 @@ Most files hold one value, and the text is all of it. Some hold a line for each 
 of which a change names one: there the text is that line, and its first word is the key. The
 freezer of cgroup v1 shows its own state, its parents' and how far it got mixed up in one word: the
 text is what was last written. An idle group (cpu.idle) has no weight of its own: its weight's text
-is "0", which is what cgroup v2 shows, and which no other group has.
+is "0", which no other group has.
 """
 
 from dataclasses import dataclass
@@ -22,9 +22,10 @@ V1_THAWED: Final = "THAWED"
 
 IDLE: Final = "0"
 IDLE_FILE: Final = "cpu.idle"
-IDLE_SHOWN: Final = {"cpu.shares": "3", "cpu.weight": IDLE}
-"""What the weight files of an idle group hold (WEIGHT_IDLEPRIO in kernel/sched/sched.h, commit
-304000390f88 `sched: Cgroup SCHED_IDLE support`)."""
+IDLE_SHOWN: Final = {"cpu.shares": {"3"}, "cpu.weight": {"0", "1"}}
+"""What the weight files of an idle group may hold (WEIGHT_IDLEPRIO in kernel/sched/sched.h, commit
+304000390f88 `sched: Cgroup SCHED_IDLE support`): v2 shows 0, and 6.12 the least weight that there
+is. That others can have as well, so cpu.idle is asked."""
 
 WOKEN: Final = {"cpu.shares": "1024", "cpu.weight": "100"}
 """And what they hold once it is idle no more, whatever they held before."""
@@ -60,7 +61,7 @@ def shown(file: Path, like: str) -> str:
         own = read(file.with_name("freezer.self_freezing"))
         return V1_FROZEN if own == "1" else V1_THAWED
     text = read(file)
-    if text == IDLE_SHOWN.get(file.name) and is_idle(file):
+    if text in IDLE_SHOWN.get(file.name, ()) and is_idle(file):
         return IDLE
     if file.name not in KEYED:
         return text

@@ -146,7 +146,7 @@ def test_idle_neighbours_leave_the_cpu_to_the_engine_and_get_their_weight_back(
     fair = share(burning)
     for each in neighbours:
         limiter.set_weight(group_at(each), IDLE_WEIGHT, "test")
-        assert (each / "cpu.weight").read_text() == "0\n"
+        assert (each / "cpu.idle").read_text() == "1\n"
     assert fair < 0.5 < share(burning)
     limiter.release_all()
     assert {(each / "cpu.idle").read_text() for each in neighbours} == {"0\n"}
