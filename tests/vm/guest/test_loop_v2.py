@@ -99,7 +99,8 @@ def test_a_unit_is_frozen_as_its_class_allows_and_is_systemds_all_the_time(
         view = NeighbourView(target.name, 1.0, target.min_cores, *its)
         with turning(found, group, tmp_path / "undo.json", target) as loop:
             assert loop.limiter.prepare_to_freeze(wait_ms=60_000)
-            used, hold = [cpu_stat(group.directory)["usage_usec"]], Hold()
+            used: list[int] = []
+            hold = Hold()
             ends = time.monotonic() + PATIENCE_S
             while freezes(loop, target.name) < FREEZES:
                 assert time.monotonic() < ends
@@ -112,7 +113,7 @@ def test_a_unit_is_frozen_as_its_class_allows_and_is_systemds_all_the_time(
                     # one that comes too late to the freezer, in emulation, is refused by it
                     loop.hands.do(action, "test")
                 time.sleep(0.01)
-            # it ran between every two
+            # it ran between every two of them
             assert used == sorted(set(used))
             wait_until(lambda: (group.directory / "cgroup.freeze").read_text() == "0\n", "a thaw")
             assert subprocess.run(["systemctl", "is-active", unit], check=False).returncode == 0
