@@ -82,9 +82,9 @@ def decide_cpu(
     now_ns = signals.now_ns
     if not signals.idle:
         hold = memory.hold
-        if now_ns - hold.traffic_ns >= TRAFFIC_EVERY_NS:
-            hold = replace(hold, traffic_ns=now_ns)
-        memory = changed(memory, idle_ns=None, hold=hold)
+        if memory.idle_ns is not None or now_ns - hold.traffic_ns >= TRAFFIC_EVERY_NS:
+            hold = changed(hold, traffic_ns=now_ns)
+            memory = changed(memory, idle_ns=None, hold=hold)
     elif memory.idle_ns is None:
         memory = replace(memory, idle_ns=now_ns)
     if cause is not Cause.NONE and cause not in OUTSIDE:
