@@ -454,12 +454,11 @@ class Loop:
         self._actuator.set_neighbours(limitable, self._engines, freezable=bool(freezable))
         can_be_idle = self._actuator.neighbours.may_be_idle
         for each in neighbours:
-            before = known.get(each.name)
-            seen = changed(each, idle=each.idle and each.name in can_be_idle)
-            self._neighbours[each.name] = NeighbourWatch(seen, before)
+            its = changed(each, idle=each.limit and each.idle and each.name in can_be_idle)
+            self._neighbours[each.name] = NeighbourWatch(its, known.get(each.name))
         floors = {each.name: each.min_cores for each in neighbours}
-        its_class_allows = [each.name for each in neighbours if each.limit and each.idle]
-        self._actuator.neighbours.respect(floors, freezable, its_class_allows)
+        idle = [name for name, each in self._neighbours.items() if each.target.idle]
+        self._actuator.neighbours.respect(floors, freezable, idle)
         self._rows = {watch.row for watch in self._engines.values()}
 
     def _all(self) -> list[EngineWatch]:

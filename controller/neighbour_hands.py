@@ -123,7 +123,7 @@ class NeighbourHands:
     ) -> None:
         """Give back what neighbours may not have: quotas below their floor, in cores, and others.
 
-        `freezable` and `idle` are those whose class allows it.
+        `freezable` are those whose class allows it, `idle` those that may be idle.
         """
         for name in [name for name, cores in self._quotas.items() if cores < floors.get(name, 0)]:
             self._drop(name, self._groups[name])

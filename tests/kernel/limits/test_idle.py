@@ -69,6 +69,14 @@ def test_it_gets_its_weight_back_when_its_class_does_not_allow_it_any_more(
     assert loop.hands.hold.idle == []
 
 
+def test_it_gets_its_weight_back_when_there_is_no_engine_it_could_give_way_to(
+    loop: Turning, target: NeighbourTarget
+) -> None:
+    loop.loop.take(dict(targets_message([], [target])))
+    assert cpu.read_weight(loop.group) == WEIGHT
+    assert loop.hands.hold.idle == []
+
+
 def test_it_gets_its_weight_back_when_it_is_no_neighbour_any_more(loop: Turning) -> None:
     loop.loop.take(dict(targets_message([], [])))
     assert cpu.read_weight(loop.group) == WEIGHT
