@@ -271,6 +271,8 @@ class Relegation(Generic[K]):
         head = self._deferred_head()
         if head is None:
             return until_ns
+        if self._is_aged(head) != self._aged:
+            return -math.inf  # it is the first only since this update
         if self._hope_ns >= self.now_ns:
             until_ns = min(until_ns, self._reconsider_ns)
         if not self._aged and self._rules.max_deferral_ns > 0:
