@@ -27,9 +27,6 @@ IDLE_SHOWN: Final = {"cpu.shares": {"3"}, "cpu.weight": {"0", "1"}}
 304000390f88 `sched: Cgroup SCHED_IDLE support`): v2 shows 0, and 6.12 the least weight that there
 is. That others can have as well, so cpu.idle is asked."""
 
-WOKEN: Final = {"cpu.shares": "1024", "cpu.weight": "100"}
-"""And what they hold once it is idle no more, whatever they held before."""
-
 Slot = tuple[Path, str]
 """A value of its own: a file, and the key of its line where the file has several."""
 
@@ -73,12 +70,3 @@ def is_idle(weight_file: Path) -> bool:
     """Whether the group of that weight file is idle; none is before kernel 5.15."""
     file = weight_file.with_name(IDLE_FILE)
     return file.exists() and read(file) == "1"
-
-
-def between(found: str, change: Change) -> tuple[str, ...]:
-    """What the file may hold for a moment while it goes from `found` to the change's text or back.
-
-    A group that is idle no more has the default weight until its own is written.
-    """
-    woken = WOKEN.get(change.file.name)
-    return () if woken is None or IDLE not in (found, change.text) else (woken,)

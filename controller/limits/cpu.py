@@ -29,6 +29,11 @@ MIN_QUOTA_US: Final = 1_000
 _MIN_SHARES: Final = 2
 _MAX_SHARES: Final = 262_144
 _DEFAULT_SHARES: Final = 1_024
+_WOKEN: Final = {
+    WEIGHT_FILES[1]: str(_DEFAULT_SHARES),
+    WEIGHT_FILES[2]: str(DEFAULT_WEIGHT),
+}
+"""What the weight files hold once a group is idle no more, whatever they held before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +145,15 @@ def quota_change(group: Group, cores: float | None) -> Change:
     return Change(
         group.directory / QUOTA_FILES[group.version], quota_text(group.version, cores, period_us)
     )
+
+
+def between(found: str, change: Change) -> tuple[str, ...]:
+    """What the file may hold for a moment while it goes from `found` to the change's text or back.
+
+    A group that is idle no more has the default weight until its own is written.
+    """
+    woken = _WOKEN.get(change.file.name)
+    return () if woken is None or IDLE not in (found, change.text) else (woken,)
 
 
 def write_weight(group: Group, weight: int) -> None:

@@ -14,8 +14,8 @@ from typing import Final
 
 from controller.limits import undo, undo_list
 from controller.limits.cgroup import CgroupError, Group
-from controller.limits.change import Change, Slot, between, shown, slot_of
-from controller.limits.cpu import apply
+from controller.limits.change import Change, Slot, shown, slot_of
+from controller.limits.cpu import apply, between
 from controller.limits.undo import Foreign, Report
 from controller.limits.undo_list import Entry
 

@@ -20,7 +20,6 @@ from typing import Any, Final
 
 from bpf.layout import COUNTERS, EVENT, HEALTH, STREAM, EventKind, parse_event
 from bpf.readers import CounterReader
-from controller.changed import changed
 from controller.engines.contract import Hello, Knob
 from controller.engines.page import PageWriter
 from controller.plugins.vllm.hand import RECOUNT_STEPS, Hand
@@ -59,9 +58,7 @@ def paths(directory: Path) -> dict[str, Turn]:
     for name, fields in json.loads(INPUTS.read_text()).items():
         inputs = inputs_of(fields)
         made[f"decide the batch, {name}"] = partial(decide_batch_of, inputs)
-        # what is noted once a second is noted
-        noted, _ = decide_cpu_of(inputs)
-        made[f"decide the CPU, {name}"] = partial(decide_cpu_of, changed(inputs, cpu=noted))
+        made[f"decide the CPU, {name}"] = partial(decide_cpu_of, inputs)
     made[f"a step of the plug-in, {RUNNING} run"] = plugin_step(directory)
     return made
 

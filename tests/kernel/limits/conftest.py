@@ -6,12 +6,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Final
 from uuid import uuid4
 
 import pytest
 
-from controller.limits import cgroup
+from controller.limits import cgroup, cpu
 from controller.limits.cgroup import CgroupError, Group, Hierarchies, Mount, membership_in
+
+IDLING_WEIGHT: Final = 250
+"""Of `idling`."""
 
 MakeGroup = Callable[[str], Group]
 Busy = Callable[..., Group]
@@ -47,6 +51,16 @@ def make_group(hierarchies: Hierarchies) -> Iterator[MakeGroup]:
     finally:
         for directory, _, _ in sorted(os.walk(mount.directory(top)), reverse=True):
             remove(Path(directory))
+
+
+@pytest.fixture
+def idling(make_group: MakeGroup) -> Group:
+    """A group with a weight of its own that can be made idle."""
+    group = make_group("batch")
+    if not cpu.can_be_idle(group):
+        pytest.skip("this kernel has no cpu.idle")
+    cpu.write_weight(group, IDLING_WEIGHT)
+    return group
 
 
 @pytest.fixture(params=["v2", "v1"])

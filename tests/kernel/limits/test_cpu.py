@@ -131,16 +131,6 @@ def test_a_quota_below_the_groups_burst_says_so(make_group: MakeGroup) -> None:
         cpu.write_quota(group, 0.2)
 
 
-@pytest.fixture
-def idling(make_group: MakeGroup) -> Group:
-    """A group with a weight of its own that can be made idle."""
-    group = make_group("batch")
-    if not cpu.can_be_idle(group):
-        pytest.skip("this kernel has no cpu.idle")
-    cpu.write_weight(group, 250)
-    return group
-
-
 def test_a_weight_of_0_makes_a_group_idle(idling: Group) -> None:
     cpu.write_weight(idling, cpu.IDLE_WEIGHT)
     assert cgroup.read(idling.directory / "cpu.idle") == "1"

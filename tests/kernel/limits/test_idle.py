@@ -12,35 +12,30 @@ from controller.limits.cgroup import Group, Hierarchies
 from controller.neighbour_limits import Hold
 from controller.wire import NeighbourTarget, targets_message
 
-from .conftest import MakeGroup
+from .conftest import IDLING_WEIGHT, MakeGroup
 from .turning import Turning, turning
 
 pytestmark = pytest.mark.kernel
 
-WEIGHT = 250
 MAKE_IDLE = SetWeight(cpu.IDLE_WEIGHT, None, "n")
 
 
 @pytest.fixture
-def target(make_group: MakeGroup) -> NeighbourTarget:
-    group = make_group("batch")
-    if not cpu.can_be_idle(group):
-        pytest.skip("this kernel has no cpu.idle")
-    cpu.write_weight(group, WEIGHT)
-    return NeighbourTarget("n", 2, group.path, limit=True, min_cores=0.1)
+def target(idling: Group) -> NeighbourTarget:
+    return NeighbourTarget("n", 2, idling.path, limit=True, min_cores=0.1)
 
 
 @pytest.fixture
-def loop(hierarchies: Hierarchies, target: NeighbourTarget, tmp_path: Path) -> Iterator[Turning]:
+def loop(
+    hierarchies: Hierarchies, idling: Group, target: NeighbourTarget, tmp_path: Path
+) -> Iterator[Turning]:
     """A loop that has made its neighbour idle."""
-    assert target.cgroup is not None
-    group = cgroup.cpu_group(hierarchies, target.cgroup)
-    with turning(hierarchies, group, tmp_path / "undo.json", target) as made:
+    with turning(hierarchies, idling, tmp_path / "undo.json", target) as made:
         made.hands.hold = Hold(weights={"n": cpu.IDLE_WEIGHT})
         assert made.hands.do(MAKE_IDLE, "test") is None
-        assert is_idle(group)
+        assert is_idle(idling)
         yield made
-    assert cpu.read_weight(group) == WEIGHT
+    assert cpu.read_weight(idling) == IDLING_WEIGHT
 
 
 def is_idle(group: Group) -> bool:
@@ -57,7 +52,7 @@ def test_it_is_told_and_stays_so_while_the_loop_turns(loop: Turning) -> None:
 
 def test_it_gets_its_weight_back_when_it_is_let_go_of(loop: Turning) -> None:
     assert loop.hands.do(ReleaseLimit("n", "cpu_weight", cpu.IDLE_WEIGHT), "test") is None
-    assert cpu.read_weight(loop.group) == WEIGHT
+    assert cpu.read_weight(loop.group) == IDLING_WEIGHT
     assert not loop.hands.status("n")["idle"]
 
 
@@ -65,7 +60,7 @@ def test_it_gets_its_weight_back_when_its_class_does_not_allow_it_any_more(
     loop: Turning, target: NeighbourTarget
 ) -> None:
     loop.loop.take(dict(targets_message([], [replace(target, idle=False)])))
-    assert cpu.read_weight(loop.group) == WEIGHT
+    assert cpu.read_weight(loop.group) == IDLING_WEIGHT
     assert loop.hands.hold.idle == []
 
 
@@ -73,13 +68,13 @@ def test_it_gets_its_weight_back_when_there_is_no_engine_it_could_give_way_to(
     loop: Turning, target: NeighbourTarget
 ) -> None:
     loop.loop.take(dict(targets_message([], [target])))
-    assert cpu.read_weight(loop.group) == WEIGHT
+    assert cpu.read_weight(loop.group) == IDLING_WEIGHT
     assert loop.hands.hold.idle == []
 
 
 def test_it_gets_its_weight_back_when_it_is_no_neighbour_any_more(loop: Turning) -> None:
     loop.loop.take(dict(targets_message([], [])))
-    assert cpu.read_weight(loop.group) == WEIGHT
+    assert cpu.read_weight(loop.group) == IDLING_WEIGHT
 
 
 def test_who_wakes_it_has_it_and_that_is_told(loop: Turning) -> None:
@@ -90,7 +85,7 @@ def test_who_wakes_it_has_it_and_that_is_told(loop: Turning) -> None:
     assert loop.hands.hold.idle == []
     assert loop.hands.do(MAKE_IDLE, "test") is not None
     assert cpu.read_weight(loop.group) == 77
-    cpu.write_weight(loop.group, WEIGHT)
+    cpu.write_weight(loop.group, IDLING_WEIGHT)
 
 
 def test_one_that_cannot_be_made_idle_is_not_taken_for_idle(loop: Turning) -> None:
@@ -98,7 +93,7 @@ def test_one_that_cannot_be_made_idle_is_not_taken_for_idle(loop: Turning) -> No
     loop.hands.hold = Hold(weights={"n": cpu.IDLE_WEIGHT})
     assert loop.hands.do(MAKE_IDLE, "test") is not None
     assert loop.hands.hold.idle == []
-    cpu.write_weight(loop.group, WEIGHT)
+    cpu.write_weight(loop.group, IDLING_WEIGHT)
 
 
 @pytest.mark.parametrize("engine", ["engine", "engine/worker"])

@@ -39,16 +39,6 @@ def test_two_files_of_a_group_go_back_after_several_changes(
     assert (cpu.read_weight(group), cpu.read_quota(group)) == (250, None)
 
 
-@pytest.fixture
-def idling(make_group: MakeGroup) -> Group:
-    """A group with a weight of its own that can be made idle."""
-    group = make_group("batch")
-    if not cpu.can_be_idle(group):
-        pytest.skip("this kernel has no cpu.idle")
-    cpu.write_weight(group, 250)
-    return group
-
-
 @pytest.mark.parametrize("how", ["undo", "release"])
 @pytest.mark.parametrize("weights", [[0], [0, 500], [500, 0], [0, 500, 0]])
 def test_an_idle_group_gets_its_weight_back(
