@@ -136,8 +136,8 @@ class Holds:
                 self._drop([slot])
                 self._foreign[slot] = Foreign(entry, found)
                 return self._foreign[slot]
-            elif slot in self._held and found == change.text:
-                return self._held[slot]
+            elif (held := self._held.get(slot)) and held.applied == found == change.text:
+                return held
             entry = replace(entry, reason=reason, until_ns=until_ns)
             self._record_and_apply(entry, found, change, write or apply)
         held = Held(

@@ -299,6 +299,16 @@ def test_a_guard_that_is_gone_is_noticed(tmp_path: Path) -> None:
         os.close(write_fd)
 
 
+def test_the_first_value_that_somebody_put_back_is_held_as_that_once_it_is_asked_for(
+    lab: Lab,
+) -> None:
+    first = weight_file(lab.engine).read_text()
+    set_weight(lab, 500)
+    weight_file(lab.engine).write_text(first)
+    assert set_weight(lab, 100).applied == first.strip()
+    assert lab.limiter.check() == ()
+
+
 class Against(RuleBasedStateMachine):
     """Random use of a limiter against a model: what each file should hold and who wrote it."""
 
