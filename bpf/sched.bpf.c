@@ -260,8 +260,9 @@ static __always_inline bool is_engine(u32 slot)
 	return target && target->kind == TARGET_ENGINE;
 }
 
-/* The row that counts for this thread's name: looked up once a second, given out when it is new. */
-static __always_inline void find_role(struct task_struct *task, struct task_state *state, u64 now)
+/* The row that counts for this thread's name: looked up once a second, given out when it is new. No
+ * part of the switch, where its code would stand twice. */
+static __noinline void find_role(struct task_struct *task, struct task_state *state, u64 now)
 {
 	struct role_key key = { .slot = state->slot };
 	u32 zero = 0, fresh, i;
@@ -414,16 +415,17 @@ static __always_inline long state_field(struct task_struct *task)
 }
 
 /* A task leaves the CPU; returns the target it ran for: what was noted when it came, unless the
- * targets changed since. */
+ * targets changed since, or its coming was not seen (hardened kernels run no program of ours in the
+ * context of some tasks). */
 static __always_inline u32 left_cpu(struct task_struct *task, const struct running *on, u32 now_at,
 				    bool runnable, u64 *now)
 {
 	bool is_it = on->pid == task->pid;
+	struct task_state *state = NULL;
 	u32 slot = on->slot;
 
 	if (!is_it || on->generation != now_at) {
-		struct task_state *state = watched(task, now_at);
-
+		state = watched(task, now_at);
 		slot = state ? state->slot : 0;
 		/* what it did for another target than it is of now is not told */
 		is_it = is_it && on->slot == slot;
@@ -433,8 +435,8 @@ static __always_inline u32 left_cpu(struct task_struct *task, const struct runni
 
 		*now = clock_of(task);
 		if (c)
-			ran(c, is_it ? on->role : 0, is_it ? between(on->since_ns, *now) : 0,
-			    runnable);
+			ran(c, state ? role_of(task, state, *now) : on->role,
+			    is_it ? between(on->since_ns, *now) : 0, runnable);
 	}
 	return slot;
 }

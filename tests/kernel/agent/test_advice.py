@@ -10,6 +10,8 @@ from .traffic import load
 
 pytestmark = [pytest.mark.kernel, pytest.mark.slow]
 
+CHAT = (("engine", "chat"),)
+
 
 def test_a_known_load_on_a_known_engine_is_advised_on(node: Node, site: Site) -> None:
     site.write(node.targets())
@@ -18,20 +20,14 @@ def test_a_known_load_on_a_known_engine_is_advised_on(node: Node, site: Site) ->
         assert not [name for name, _ in sitsd.metrics() if name == "sits_advice_load_ratio"]
         with load(node.engine) as traffic:
             deadline = time.monotonic() + 90
-            while not (
-                found := {
-                    labels: value
-                    for (name, labels), value in sitsd.metrics().items()
-                    if name == "sits_advice_load_ratio"
-                }
-            ):
+            while ("sits_advice_load_ratio", CHAT) not in (seen := sitsd.metrics()):
                 assert time.monotonic() < deadline, sitsd.api.engines()
                 time.sleep(0.5)
         assert traffic.failures == []
-        (ratio,) = found.values()
+        ratio = seen["sits_advice_load_ratio", CHAT]
         # the load of one client at a time is far from what the engine holds
         assert 0 < ratio < 1
-        by_capacity = sitsd.metric("sits_advice_instances", engine="chat", formula="capacity")
-        assert by_capacity == math.ceil(ratio)
-        assert sitsd.metric("sits_advice_trigger", engine="chat", trigger="queue") == 0
-        assert sitsd.metric("sits_advice_warm_replicas", engine="chat") == 0
+        by_capacity = ("engine", "chat"), ("formula", "capacity")
+        assert seen["sits_advice_instances", by_capacity] == math.ceil(ratio)
+        assert seen["sits_advice_trigger", (*CHAT, ("trigger", "queue"))] == 0
+        assert seen["sits_advice_warm_replicas", CHAT] == 0

@@ -9,6 +9,20 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from controller.actions import (
+    Action,
+    Freeze,
+    Proposal,
+    ReleaseKnobs,
+    ReleaseLimit,
+    SetKnobs,
+    SetMemoryHigh,
+    SetQuota,
+    SetWeight,
+    Thaw,
+    changes_of,
+)
+from controller.limits.cpu import IDLE_WEIGHT
 from tests.unit.agent.recorded import CANARY, UNSEEN, RecordedView
 from tests.unit.docs.schemas import SCHEMAS, problems
 
@@ -74,6 +88,43 @@ def test_a_policy_that_is_tried_first_or_only_compared_holds(view: RecordedView)
     assert problems("policy-changes", view.policies.diff("", "new.toml")) == []
     assert problems("policy-changes", view.policies.try_out("", "new.toml", 180.0, None)) == []
     assert problems("policy-status", view.policies.abort("changed my mind")) == []
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        SetKnobs({"max_running": 8.0}, {"max_running": 16.0}),
+        ReleaseKnobs({"max_running": 8.0}),
+        SetWeight(10_000, 100),
+        SetWeight(IDLE_WEIGHT, 100, "batch"),
+        SetWeight(100, IDLE_WEIGHT, "batch"),
+        SetQuota("batch", 0.25, None),
+        Freeze("batch", 200),
+        Thaw("batch"),
+        SetMemoryHigh("batch", 1 << 30, None),
+        ReleaseLimit("batch", "cpu_weight", IDLE_WEIGHT),
+        ReleaseLimit("batch", "cpu_quota", 0.25),
+    ],
+    ids=repr,
+)
+def test_whatever_a_decision_does_holds_in_the_journal_and_in_what_explains(
+    view: RecordedView, action: Action
+) -> None:
+    done = [change.as_dict() for change in changes_of(Proposal((action,), "a try"), "chat")]
+    assert done
+    for name in ("journal", "explain"):
+        answer = copy.deepcopy(ASKED[name](view))
+        answer["decisions"][0]["action"] = done
+        assert problems(name, answer) == []
+
+
+def test_a_trial_of_words_and_lists_holds(view: RecordedView) -> None:
+    changes = [
+        {"key": "mode", "from": "observe", "to": "control", "live": True},
+        {"key": "engines.chat.ports", "from": [8000], "to": None, "live": False},
+    ]
+    view.state["policy"]["canary"] = CANARY | {"changes": changes}
+    assert problems("status", view.status()) == []
 
 
 def test_a_change_that_is_not_decided_yet_holds() -> None:
