@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -68,20 +68,27 @@ def test_what_a_real_sitsd_answers_holds_by_its_schemas(node: Node, site: Site) 
     site.write(node.targets(ttft_ms=400, gap_ms=30), mode="control")
     with site.sitsd() as sitsd:
         sitsd.following()
-        before = {"status": sitsd.api.status(), "engines": sitsd.api.engines()}
+        ask: dict[str, Callable[[], object]] = {
+            "status": sitsd.api.status,
+            "engines": sitsd.api.engines,
+            "neighbours": sitsd.api.neighbours,
+            "gpu": sitsd.api.gpu,
+            "policy": sitsd.api.policy,
+            "policy-status": sitsd.api.policy_status,
+            "streams": sitsd.api.streams,
+            "explain": sitsd.api.explain,
+            "stages": sitsd.api.stages,
+            "journal": sitsd.api.journal,
+            "doctor": sitsd.api.doctor,
+        }
+        before = {name: answer() for name, answer in ask.items()}
         with load(node.engine, clients=2, max_tokens=24) as traffic, burning(*node.neighbours):
             traffic.grows_to(10)
             becomes(lambda: sitsd.api.streams()["streams"])
-        after = {
-            "status": sitsd.api.status(),
-            "engines": sitsd.api.engines(),
-            "streams": sitsd.api.streams(),
-            "explain": sitsd.api.explain(),
-            "stages": sitsd.api.stages(),
-            "journal": sitsd.api.journal(),
-            "doctor": sitsd.api.doctor(),
-        }
-    for answers in (before, after):
+            becomes(lambda: sitsd.api.journal()["decisions"])
+            during = {name: answer() for name, answer in ask.items()}
+        after = {name: answer() for name, answer in ask.items()}
+    for answers in (before, during, after):
         assert {name: problems(name, answer) for name, answer in answers.items()} == {
             name: [] for name in answers
         }

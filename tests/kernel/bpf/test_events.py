@@ -119,7 +119,12 @@ def test_a_body_that_is_no_event_stream_has_none(engine: Engine) -> None:
     assert end.stream.flags == StreamFlags.CHUNKED
 
 
-lines = st.binary(max_size=30).map(lambda text: text.replace(b"\n", b"").replace(b"\r", b""))
+# the mark is no event, and hypothesis finds it: it tries the constants that stand in the code
+lines = (
+    st.binary(max_size=30)
+    .map(lambda text: text.replace(b"\n", b"").replace(b"\r", b""))
+    .filter(lambda text: b"[DONE]" not in text)
+)
 datas = st.one_of(lines.map(lambda text: b"data: " + text), lines.map(lambda text: b"data:" + text))
 others = st.one_of(
     lines.map(lambda text: b":" + text),
