@@ -131,13 +131,13 @@ class Leased:
 
     def with_leases(self, act: Callable[[Leases], dict[str, Any]]) -> dict[str, Any]:
         """Run `act` on the leases and return what it returns, with their state added."""
-        with self._changing() as now_ns:
+        with self._changing():
             answer = act(self._leases)
             if self._failure and (self._leases.lease or self._leases.prepared):
                 self._leases.end()
                 raise ContractError("failed", self._failure)
         with self._lock:
-            return {**answer, **self._leases.state(now_ns)}
+            return {**answer, **self._leases.state(time.monotonic_ns())}
 
     def now(self) -> EngineNow:
         """What the page shows."""
@@ -156,7 +156,7 @@ class Leased:
             return self._leases.version
 
     @contextmanager
-    def _changing(self) -> Iterator[int]:
+    def _changing(self) -> Iterator[None]:
         """Hold the leases, ended where overdue; afterwards what changed is seen by the next step.
 
         With no step under way there is nothing to wait for: it is applied here. vLLM's thread
@@ -164,10 +164,9 @@ class Leased:
         looks whether one is: so one of the two sees the other.
         """
         with self._lock:
-            now_ns = time.monotonic_ns()
-            self._expire(now_ns)
+            self._expire(time.monotonic_ns())
             try:
-                yield now_ns
+                yield
             finally:
                 if self._leases.version != self._seen_version:
                     self.changed = True

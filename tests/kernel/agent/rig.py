@@ -8,7 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -102,11 +102,15 @@ class Sitsd:
                 return int(error.code), error.read().decode()
 
     def family(self) -> list[psutil.Process]:
-        """Controller and guard."""
+        """Controller and guard, and who looks for GPUs, which ends where there are none."""
         return psutil.Process(self.process.pid).children()
 
     def guard(self) -> psutil.Process | None:
-        return next((p for p in self.family() if "controller.limits.guard" in p.cmdline()), None)
+        for each in self.family():
+            with suppress(psutil.NoSuchProcess):
+                if "controller.limits.guard" in each.cmdline():
+                    return each
+        return None
 
     def kill(self) -> None:
         self.process.kill()

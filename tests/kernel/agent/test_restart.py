@@ -83,8 +83,8 @@ def test_asked_to_end_it_gives_everything_back_and_leaves_only_pins(
 ) -> None:
     before = limits(node.group, *node.neighbours)
     with limited(node, site) as sitsd:
+        becomes(lambda: len(sitsd.family()) == 2)
         family = sitsd.family()
-        assert len(family) == 2
         os.kill(sitsd.process.pid, signal_number)
         os.kill(sitsd.process.pid, signal_number)
         assert sitsd.process.wait(10) == 0, sitsd.log

@@ -51,8 +51,10 @@ def burning(group: TwinGroup | None, cpu: int = CPU) -> Iterator[Child]:
 @contextmanager
 def to_burn(group: TwinGroup, cpu_ms: int) -> Iterator[tuple[Child, Accounts]]:
     """A task that begins to take so much CPU time, and what was accounted to it before."""
-    with child("task.py", "burn", str(cpu_ms), group=group, cpu=CPU) as started:
+    with child("task.py", "burn", str(cpu_ms), cpu=CPU) as started:
+        # what it does before is nothing that is watched
         started.wait_until_it_blocks()
+        group.take_in(started.pid)
         before = accounts(started.pid)
         started.tell()
         yield started, before

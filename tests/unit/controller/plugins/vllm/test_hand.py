@@ -131,6 +131,17 @@ def test_a_step_planned_ahead_begins_where_the_one_before_it_ended(site: Site) -
     assert second.step_ns == second.end_ns - first.end_ns
 
 
+def test_what_is_left_of_a_lease_is_never_more_than_it_however_long_its_thread_stood_still(
+    site: Site,
+) -> None:
+    def act(leases: Leases) -> dict[str, Any]:
+        time.sleep(0.02)
+        leases.set(time.monotonic_ns(), "test", 1, 1_000, {})
+        return {}
+
+    assert site.leased.with_leases(act)["lease_ms_left"] <= 1_000
+
+
 def test_idle_time_is_no_part_of_a_step(site: Site) -> None:
     site.step()
     running = site.scheduler.running[:]
