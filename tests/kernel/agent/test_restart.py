@@ -87,7 +87,7 @@ def test_asked_to_end_it_gives_everything_back_and_leaves_only_pins(
         family = sitsd.family()
         os.kill(sitsd.process.pid, signal_number)
         os.kill(sitsd.process.pid, signal_number)
-        assert sitsd.process.wait(10) == 0, sitsd.log
+        assert sitsd.process.wait(60) == 0, sitsd.log
         assert gone(family)
     assert limits(node.group, *node.neighbours) == before
     assert at_start(node.engine)
