@@ -105,12 +105,16 @@ class Sitsd:
         """Controller and guard, and who looks for GPUs, which ends where there are none."""
         return psutil.Process(self.process.pid).children()
 
-    def guard(self) -> psutil.Process | None:
+    def child(self, module: str) -> psutil.Process | None:
+        """Its process that runs this module."""
         for each in self.family():
             with suppress(psutil.NoSuchProcess):
-                if "controller.limits.guard" in each.cmdline():
+                if module in each.cmdline():
                     return each
         return None
+
+    def guard(self) -> psutil.Process | None:
+        return self.child("controller.limits.guard")
 
     def kill(self) -> None:
         self.process.kill()

@@ -58,9 +58,10 @@ def door(make_cgroup: MakeGroup, tmp_path: Path) -> Iterator[Door]:
 
 
 def child(sitsd: Sitsd, module: str) -> int:
-    """The process of the agent's that runs this module."""
-    (found,) = [each.pid for each in sitsd.family() if module in each.cmdline()]
-    return found
+    """The process of the agent's that runs this module, which is there."""
+    found = sitsd.child(module)
+    assert found is not None, module
+    return found.pid
 
 
 def following(sitsd: Sitsd) -> None:
