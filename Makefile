@@ -99,12 +99,15 @@ fuzz: setup
 test-engines: engines
 	$(BIN)/pytest -q -m engines
 
-engines: setup
-	@dpkg -s $(ENGINE_PACKAGES) >/dev/null 2>&1 || \
-	  { apt-get update -qq && apt-get install -y -qq --no-install-recommends $(ENGINE_PACKAGES) >/dev/null; }
+engines: setup build/.engine-packages
 	$(BIN)/python -m tests.engines.haproxy.install
 	$(BIN)/python -m tests.engines.triton.install
 	$(BIN)/python -m tests.engines.vllm.install
+
+build/.engine-packages: setup
+	@dpkg -s $(ENGINE_PACKAGES) >/dev/null 2>&1 || \
+	  { apt-get update -qq && apt-get install -y -qq --no-install-recommends $(ENGINE_PACKAGES) >/dev/null; }
+	@touch $@
 
 # Debian's Prometheus, unpacked and not installed: its package would start a service.
 build/prometheus:

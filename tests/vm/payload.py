@@ -52,7 +52,9 @@ def needed(setup_cfg: Path) -> list[Distribution]:
     setup = configparser.ConfigParser()
     setup.read(setup_cfg)
     roots = setup["options"]["install_requires"] + setup["options.extras_require"]["reference"]
-    return closure([*filter(None, map(str.strip, roots.splitlines())), "pytest", "sits"])
+    return closure(
+        [*filter(None, map(str.strip, roots.splitlines())), "pytest", "pytest-timeout", "sits"]
+    )
 
 
 def closure(requirements: Iterable[str]) -> list[Distribution]:

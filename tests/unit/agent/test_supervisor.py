@@ -68,9 +68,12 @@ def guards() -> list[psutil.Process]:
 
 def _command(process: psutil.Process) -> str:
     try:
-        return " ".join(process.cmdline())
+        # one that has only just been started has none for a moment
+        while not (words := process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.001)
     except psutil.Error:
         return ""
+    return " ".join(words)
 
 
 def messages(
