@@ -11,7 +11,7 @@ from typing import Final
 
 from controller.limits.cgroup import MOUNTINFO, CgroupError, Group, cgroup_mounts, membership_in
 from controller.limits.kept_open import KeptOpen
-from controller.pressure import parse_figures, places_of
+from controller.pressure import parse_figures, parse_psi, places_of
 
 MEMINFO: Final = Path("/proc/meminfo")
 NO_LIMIT: Final = 1 << 60
@@ -76,17 +76,6 @@ def parse_limit(text: str) -> int | None:
     """A limit in bytes, None for none; what is no number is none."""
     text = text.strip()
     return int(text) if text.isdecimal() and int(text) < NO_LIMIT else None
-
-
-def parse_pressure(text: str) -> tuple[int, int]:
-    """The totals of `some` and `full` in ns; 0 for a line that is not there."""
-    totals = {"some": 0, "full": 0}
-    for line in text.splitlines():
-        kind, _, rest = line.partition(" ")
-        _, _, total = rest.partition("total=")
-        if kind in totals and total.isdecimal():
-            totals[kind] = int(total) * 1_000
-    return totals["some"], totals["full"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +151,7 @@ class MemoryReader:
             return Reading(tuple(levels))
         own = self._groups[0]
         pressure = self._files.text(self._pressure) if self._pressure is not None else ""
-        some_ns, full_ns = parse_pressure(pressure)
+        some_ns, full_ns = parse_psi(pressure)
         used, low, high = self._used(own, 0), 0, 0
         if own.version == 1:
             high = _whole(self._files.text(own.directory / "memory.failcnt")) or 0

@@ -5,7 +5,6 @@ controller; limits hit come from wherever the memory controller is. Files are ke
 reading here, against 20 to 30 with an open).
 """
 
-import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,15 +49,18 @@ class Places:
     memory: Path | None
 
 
-def parse_psi(text: str) -> int:
-    """The total of the `some` line in ns; `ValueError` if there is none.
+def parse_psi(text: str) -> tuple[int, int]:
+    """The totals of `some` and `full` in ns; 0 for a line that is not there.
 
     The format is that of Documentation/accounting/psi.rst, whose totals are in µs.
     """
-    found = re.search(r"^some .*\btotal=(\d+)", text, re.MULTILINE)
-    if found is None:
-        raise ValueError(f"no total in {text[:80]!r}")
-    return int(found[1]) * 1_000
+    totals = {"some": 0, "full": 0}
+    for line in text.splitlines():
+        kind, _, rest = line.partition(" ")
+        _, _, total = rest.partition("total=")
+        if kind in totals and total.isdecimal():
+            totals[kind] = int(total) * 1_000
+    return totals["some"], totals["full"]
 
 
 def parse_figures(text: str) -> dict[str, int]:
@@ -106,16 +108,16 @@ class PressureReader:
             hits = self._text("memory.failcnt").strip()
             waits = parse_figures(self._text("memory.oom_control"))
             return Pressure(
-                memory_ns=self._psi("memory.pressure"),
-                starved_ns=self._psi("cpu.pressure"),
+                memory_ns=self._some_ns("memory.pressure"),
+                starved_ns=self._some_ns("cpu.pressure"),
                 limit_hits=int(hits) if hits.isdecimal() else 0,
                 major_faults=stat.get("total_pgmajfault", 0),
                 out_of_memory=bool(waits.get("under_oom")),
             )
         events = parse_figures(self._text("memory.events"))
         return Pressure(
-            memory_ns=self._psi("memory.pressure"),
-            starved_ns=self._psi("cpu.pressure"),
+            memory_ns=self._some_ns("memory.pressure"),
+            starved_ns=self._some_ns("cpu.pressure"),
             limit_hits=events.get("high", 0) + events.get("max", 0),
             major_faults=stat.get("pgmajfault", 0),
         )
@@ -141,10 +143,8 @@ class PressureReader:
         path = self._paths.get(name)
         return self._files.text(path) if path is not None else ""
 
-    def _psi(self, name: str) -> int:
-        with suppress(ValueError):
-            return parse_psi(self._text(name))
-        return 0
+    def _some_ns(self, name: str) -> int:
+        return parse_psi(self._text(name))[0]
 
 
 def _directory(mount: Mount, path: str | None) -> Path | None:

@@ -8,7 +8,6 @@ from controller.memory_reader import (
     memory_groups,
     parse_limit,
     parse_meminfo,
-    parse_pressure,
 )
 
 V1 = """30 29 0:26 / /sys/fs/cgroup rw - tmpfs tmpfs rw
@@ -41,14 +40,6 @@ def test_limits_are_numbers_and_v1_has_one_that_means_none() -> None:
     assert parse_limit("1048576\n") == 1 << 20
     for text in ("max\n", "9223372036854771712\n", "", "-1"):
         assert parse_limit(text) is None
-
-
-def test_pressure_is_the_totals_of_both_lines() -> None:
-    some = "some avg10=0.00 avg60=0.11 avg300=0.27 total=43777307\n"
-    full = "full avg10=0.00 avg60=0.00 avg300=0.00 total=19935378\n"
-    assert parse_pressure(some + full) == (43_777_307_000, 19_935_378_000)
-    assert parse_pressure(some) == (43_777_307_000, 0)
-    assert parse_pressure("") == (0, 0)
 
 
 def test_the_machine_has_what_meminfo_says() -> None:

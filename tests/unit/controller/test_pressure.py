@@ -24,14 +24,16 @@ V1 = """30 29 0:26 / /sys/fs/cgroup rw - tmpfs tmpfs rw
 V2 = "31 30 0:27 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
 
 
-def test_pressure_is_the_total_of_some() -> None:
-    assert parse_psi(PSI) == 43_777_307_000
+def test_pressure_is_the_totals_of_both_lines() -> None:
+    some, full = PSI.splitlines()
+    assert parse_psi(PSI) == (43_777_307_000, 19_935_378_000)
+    assert parse_psi(some) == (43_777_307_000, 0)
+    assert parse_psi(full) == (0, 19_935_378_000)
 
 
-@pytest.mark.parametrize("text", ["", "full avg10=0.00 total=5\n", "some avg10=0.00\n"])
-def test_a_file_without_that_is_no_pressure_file(text: str) -> None:
-    with pytest.raises(ValueError, match="no total"):
-        parse_psi(text)
+@pytest.mark.parametrize("text", ["", "all avg10=0.00 total=5\n", "some avg10=0.00\n"])
+def test_a_file_without_totals_has_none(text: str) -> None:
+    assert parse_psi(text) == (0, 0)
 
 
 def test_figures_are_the_lines_that_have_one() -> None:
