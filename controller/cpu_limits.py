@@ -169,7 +169,7 @@ def _relax(view: CpuView, memory: CpuMemory, signals: Signals) -> tuple[CpuMemor
         return memory, None
     used = sum(each.used_cores for each in view.neighbours)
     idle = memory.idle_ns is not None and now_ns - memory.idle_ns >= NO_TRAFFIC_NS
-    if calm_ns < RELEASE_AFTER_NS or (used >= QUIET_CORES and not idle):
+    if calm_ns < RELEASE_AFTER_NS or ((used >= QUIET_CORES or memory.hold.idle) and not idle):
         return memory, None  # they would take it again at once
     why = "the engine has no traffic" if idle else "its neighbours are quiet"
     own = view.tenant_weight

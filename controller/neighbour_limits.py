@@ -40,6 +40,9 @@ THAW_AFTER_NS: Final = 200_000_000
 """Calm for so long during a freeze ends it early, one neighbour after the other."""
 
 RELEASE_AFTER_NS: Final = 10_000_000_000
+MOST_RELAPSES: Final = 4
+"""How often that may double for idle neighbours: to 160 s."""
+
 NO_TRAFFIC_NS: Final = 60_000_000_000
 """Without traffic for this long an engine needs nobody held. A shorter lull is part of the load,
 and giving up in it would make the next burst pay again."""
@@ -102,6 +105,12 @@ class Hold:
 
     weight_ns: int = 0
     idle_ns: int = 0
+    woken_ns: int = 0
+    """When the idle ones had their weight back, 0 once it was seen what came of it."""
+
+    relapses: int = 0
+    """How many times running they were made idle again sooner than they were woken."""
+
     need_ns: int = 0
     """When an engine was last in need."""
 
@@ -112,6 +121,15 @@ class Hold:
     def idle(self) -> list[str]:
         """Those that are made idle."""
         return [name for name, weight in self.weights.items() if weight == IDLE_WEIGHT]
+
+    @property
+    def wake_after_ns(self) -> int:
+        """How long it must be calm before the idle ones are woken.
+
+        An engine that takes all of its CPUs leaves them nothing, so they look quiet, and take it
+        again once they are woken: each time they do, twice as long as the time before.
+        """
+        return RELEASE_AFTER_NS << self.relapses
 
     def without(self, name: str, knob: str | None = None) -> "Hold":
         """The same without a neighbour, or without its `cpu_quota` or `cpu_weight` alone."""
@@ -147,7 +165,12 @@ def make_idle(
     fresh = [each.name for each in burning[:IDLE_AT_ONCE]]
     weights = {**hold.weights, **dict.fromkeys(fresh, IDLE_WEIGHT)}
     actions = tuple(SetWeight(IDLE_WEIGHT, None, name) for name in fresh)
-    return replace(hold, weights=weights, idle_ns=now_ns), actions
+    relapses = hold.relapses
+    if hold.woken_ns:
+        again = now_ns - hold.woken_ns < hold.wake_after_ns
+        relapses = min(relapses + 1, MOST_RELAPSES) if again else 0
+    held = replace(hold, weights=weights, idle_ns=now_ns, woken_ns=0, relapses=relapses)
+    return held, actions
 
 
 def wake(
@@ -162,12 +185,12 @@ def wake(
         return hold, (), ""
     used = sum(each.used_cores for each in neighbours if each.name in idle)
     unused = now_ns - hold.traffic_ns >= NO_TRAFFIC_NS
-    if used >= QUIET_CORES and not unused:
+    if not unused and (used >= QUIET_CORES or calm_ns < hold.wake_after_ns):
         return hold, (), ""
     weights = {name: each for name, each in hold.weights.items() if each != IDLE_WEIGHT}
     actions = tuple(ReleaseLimit(name, "cpu_weight", IDLE_WEIGHT) for name in idle)
     why = "no engine has traffic" if unused else "they are quiet"
-    return replace(hold, weights=weights), actions, why
+    return replace(hold, weights=weights, woken_ns=now_ns), actions, why
 
 
 def tighten(

@@ -182,6 +182,41 @@ def test_idle_neighbours_get_their_weight_back_when_they_are_quiet() -> None:
     assert (ladder.idled, ladder.weight) == (set(), None)
 
 
+def relapse(ladder: Ladder, seconds: float) -> None:
+    """A neighbour that gets nothing while it is idle, and takes the CPU once it is not."""
+    end_ns = ladder.now_ns + seconds * SECOND
+    while ladder.now_ns < end_ns:
+        if ladder.idled:
+            ladder.neighbours = [burner(used=0.0, idle=True)]
+            ladder.calm(0.1)
+        else:
+            ladder.neighbours = [burner(idle=True)]
+            ladder.press(0.1)
+
+
+def test_one_that_takes_the_cpu_whenever_it_is_woken_is_woken_less_and_less_often() -> None:
+    ladder = Ladder()
+    relapse(ladder, 700)
+    woken = [at for at, action in ladder.log if action == ReleaseLimit("b", "cpu_weight", 0)]
+    slept = [round((b - a) / SECOND) for a, b in pairwise(woken)]
+    assert slept == [20, 40, 80, 160, 160, 160]
+    raised = [action for _, action in ladder.log if isinstance(action, SetWeight) and action.weight]
+    assert len(raised) <= 2 * len(woken)
+
+
+def test_once_it_stays_quiet_after_a_wake_the_next_one_comes_soon_again() -> None:
+    ladder = Ladder()
+    relapse(ladder, 100)
+    assert ladder.memory.hold.relapses == 3
+    while ladder.idled:
+        ladder.calm(0.1)
+    ladder.calm(81)
+    relapse(ladder, 0.2)
+    assert ladder.idled == {"b"}
+    ladder.calm(10)
+    assert not ladder.idled
+
+
 def test_an_engine_without_traffic_does_not_wake_what_another_one_needs_idle() -> None:
     busy = Ladder(base_weight=None, neighbours=[burner(idle=True)])
     busy.press(0.1)
