@@ -182,8 +182,11 @@ def unread(probe: Probe) -> None:
     answer = len(encode(dict(wire.ask("hello").fields)))
     for _ in range(_UNREAD_BYTES // answer // 100):
         try:
-            wire.send(line * 100)
-        except BreachError:
+            wire.sock.sendall(line * 100)
+        except TimeoutError:
+            got = "it stays open, and what is sent is not read any more"
+            raise BreachError("the end of the connection", got, shown(line)) from None
+        except OSError:
             break
     else:
         raise BreachError(

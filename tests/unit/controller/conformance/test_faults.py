@@ -427,6 +427,18 @@ class KeepsTheUnread(AdminServer):
             self._flush(client)
 
 
+class ReadsNoMoreOfTheUnread(AdminServer):
+    def _ready(self, client: Any) -> None:
+        if len(client.outbox) < 100_000:
+            super()._ready(client)
+        else:
+            time.sleep(0.001)
+
+    def _answer_lines(self, client: Any) -> None:
+        if len(client.outbox) < 100_000:
+            super()._answer_lines(client)
+
+
 class ShortLines(AdminServer):
     def _answer(self, client: Any, line: bytes) -> dict[str, Any]:
         return super()._answer(client, line if len(line) < 60_000 else b"x")
@@ -563,6 +575,7 @@ CASES: tuple[tuple[type, set[str]], ...] = (
     (WaitsForReaders, {"bad-company", "unread"}),
     (StaysAfterALongLine, {"too-long"}),
     (KeepsTheUnread, {"unread"}),
+    (ReadsNoMoreOfTheUnread, {"unread"}),
     (ShortLines, {"longest-line"}),
     (StandsStill, {*ENDS, "page-follows", "page-like-stats"}),
     (NoSequence, {"page-sequence"}),
