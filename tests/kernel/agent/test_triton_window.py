@@ -1,12 +1,9 @@
 """A tritonserver under sitsd: measured by the kernel, its batch window held by the SLO."""
 
-import os
-import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.engines.triton.server import Server, traffic, triton_server
@@ -96,7 +93,7 @@ def test_whoever_is_killed_triton_has_its_own_configuration_in_the_end(
     triton: Triton, site: Site
 ) -> None:
     triton.policy(site, "control")
-    for victim in ("adapters", "process", "agent"):
+    for victim in ("controller.adapters.command", "controller.process", "agent"):
         with site.sitsd() as sitsd, traffic(triton.server.port, "batcher", CLIENTS) as load:
             following(sitsd)
             becomes(triton.is_cut, PATIENCE_S)
@@ -104,9 +101,9 @@ def test_whoever_is_killed_triton_has_its_own_configuration_in_the_end(
                 sitsd.kill()
                 becomes(triton.at_start)
                 continue
-            for process in psutil.Process(sitsd.process.pid).children():
-                if f"controller.{victim}" in " ".join(process.cmdline()):
-                    os.kill(process.pid, signal.SIGKILL)
+            process = sitsd.child(victim)
+            assert process is not None, victim
+            process.kill()
             becomes(triton.at_start)
         assert triton.at_start(), victim
         assert not load.failed, victim
