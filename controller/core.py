@@ -132,7 +132,7 @@ def decide(
         signals,
         state.model,
         cause,
-        step_margin(state),
+        step_margin(view, state),
         state.most_queued,
         state.load.prompt_per_answer,
     )
@@ -242,13 +242,17 @@ def step_share(view: BatchView, model: StepModel, load: Load) -> float | None:
     return planned_share(model.spread, model.base_ms / view.slo.gap_ms, answer_gaps(load))
 
 
-def step_margin(state: CoreState) -> float:
+def step_margin(view: BatchView, state: CoreState) -> float:
     """What of the gap SLO a step may take: the planned share, trimmed by what came of it.
 
-    The trim is relative to its start, so that as long as nothing is known of what came of it the
-    plan holds.
+    m = β + (s − β)·trim/start. β is the part that an empty step takes, in which nothing is served
+    and nothing can be saved: a trim of the whole share would cut throughput by many times as much
+    where β is not far from s. The trim is relative to its start, so that as long as nothing is
+    known of what came of it the plan holds.
     """
-    return (state.share or 1.0) * state.trim.margin / START
+    share = state.share or 1.0
+    base_share = min(share, state.model.base_ms / view.slo.gap_ms)
+    return base_share + (share - base_share) * state.trim.margin / START
 
 
 def answer_gaps(load: Load) -> float:

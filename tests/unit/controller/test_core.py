@@ -205,7 +205,7 @@ def planned(model: StepModel) -> CoreState:
 
 def test_an_engine_of_uneven_steps_is_given_more_room() -> None:
     even, uneven = planned(EVEN), planned(replace(EVEN, spread=0.2))
-    assert step_margin(uneven) < 0.8 * step_margin(even)
+    assert step_margin(VIEW, uneven) < 0.8 * step_margin(VIEW, even)
     assert uneven.batch.point[BUDGET] < 0.7 * even.batch.point[BUDGET]
 
 
@@ -226,10 +226,20 @@ def test_the_plan_is_looked_at_once_a_second() -> None:
     assert later.share < state.share
 
 
-def test_what_came_of_the_plan_trims_it() -> None:
-    state = planned(EVEN)
+@pytest.mark.parametrize("base_ms", [0.0, 8.0, 0.7 * VIEW.slo.gap_ms])
+def test_what_came_of_the_plan_trims_what_it_leaves_beside_an_empty_step(base_ms: float) -> None:
+    state = planned(replace(EVEN, theta=(base_ms, 6.0, 0.4, 0.5)))
     trimmed = replace(state, trim=replace(state.trim, margin=0.7))
-    assert step_margin(trimmed) == pytest.approx(step_margin(state) * 0.7 / START)
+    base_share = base_ms / VIEW.slo.gap_ms
+    planned_part = step_margin(VIEW, state) - base_share
+    assert planned_part > 0
+    assert step_margin(VIEW, trimmed) - base_share == pytest.approx(planned_part * 0.7 / START)
+
+
+def test_where_an_empty_step_takes_the_slo_there_is_nothing_to_trim() -> None:
+    state = planned(replace(EVEN, theta=(2 * VIEW.slo.gap_ms, 6.0, 0.4, 0.5)))
+    trimmed = replace(state, trim=replace(state.trim, margin=0.7))
+    assert step_margin(VIEW, trimmed) == step_margin(VIEW, state) == state.share
 
 
 def slow_ticks(row: int) -> list[int]:
