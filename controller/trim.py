@@ -1,8 +1,9 @@
 """The margin under the gap SLO, trimmed by what really came of it: layer 2 of the loop.
 
-The step model plans every step to take m·SLO. How much room is needed beyond depends on what the
-model can't see: the way through the front end and the kernel, steps longer than their batch. So m
-follows the violation rate, by a PI controller.
+How much room a planned step needs below the gap SLO depends also on what the step model can't see:
+the way through the front end and the kernel, steps longer than their batch. So m follows the
+violation rate, by a PI controller; over its start it is what `controller.core.step_margin` trims
+the planned share by.
 """
 
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ LONGEST_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """`margin` is the share of the gap SLO that a step may take; `integral` what the PI keeps."""
+    """`margin` is m, of which `START` leaves the plan as it is; `integral` is what the PI keeps."""
 
     margin: float = START
     integral: float = 0.0
